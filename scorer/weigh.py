@@ -14,7 +14,6 @@ from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import (
     ARRIVING,
     CACHED,
-    COST,
     IN_FLIGHT,
     PREFILL,
     Column,
@@ -148,16 +147,12 @@ def rounded(cost: float) -> float:
 def put_in_order(figures: Figures, keys: NDArray[np.float64], order: NDArray[np.int64]) -> None:
     """Put the candidates' indices into `order[0]`, best first: by cost, with all policies' tie rule.
 
-    Among equal costs fewer requests in flight come first, then more cached tokens, then the lesser of
-    `keys[DRAW]`, which is random. The order in which candidates were given never matters.
-    `keys[ROUNDED]` and `order[1]` are room for the work.
+    Costs are those in `keys[ROUNDED]`. Among equal ones fewer requests in flight come first, then more
+    cached tokens, then the lesser of `keys[DRAW]`, which is random. The order in which candidates were
+    given never matters. `order[1]` is room for the work.
     """
     number = order.shape[1]
     for at in range(number):
-        mantissa, exponent = math.frexp(figures[COST, at])
-        # As `rounded`.
-        whole = math.ldexp(mantissa, DIGITS) + WHOLE - WHOLE
-        keys[ROUNDED, at] = math.ldexp(whole, exponent - DIGITS)
         order[0, at] = at
     width = 1
     while width < number:

@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -65,13 +66,32 @@ def allocating(function: Function) -> Function:
     return cast("Function", numba.njit(cache=_IS_KEPT, **_KEPT)(function))
 
 
-def _digest() -> str:
+def at_once(signature: str, *modules: ModuleType) -> Callable[[Function], Function]:
+    """Compile a function for one signature as its module is imported; it calls functions of `modules`.
+
+    It keeps the interpreter lock: to get that back may take longer than its microseconds.
+    """
+    folder = _settings.CACHE_DIR
+    options = {**_KEPT, **_BORROWED, "nogil": False}
+
+    def made(function: Function) -> Function:
+        if folder:
+            sources = (Path(str(one.__file__)) for one in modules)
+            _settings.CACHE_DIR = str(Path(folder) / _digest(sources))
+        try:
+            return cast("Function", numba.njit(signature, cache=_IS_KEPT, **options)(function))
+        finally:
+            _settings.CACHE_DIR = folder
+
+    return made
+
+
+def _digest(sources: Iterable[Path]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{numba.__version__} {platform.machine()}".encode())
     digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
-    for folder in SOURCES:
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.read_bytes())
+    for path in sources:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -90,10 +110,11 @@ def _keep() -> tuple[bool, bool]:
     On a read-only file system, compiled code that was built into an image is copied to a private
     temporary folder, since Numba uses only folders that it can write to.
     """
+    digest = _digest(path for folder in SOURCES for path in sorted(folder.rglob("*.py")))
     if _settings.CACHE_DIR:
-        _settings.CACHE_DIR = str(Path(_settings.CACHE_DIR) / _digest())
+        _settings.CACHE_DIR = str(Path(_settings.CACHE_DIR) / digest)
         return True, True
-    built = HERE / "__pycache__" / _digest()
+    built = HERE / "__pycache__" / digest
     if _is_writable(built):
         _settings.CACHE_DIR = str(built)
         return True, True

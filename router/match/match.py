@@ -32,7 +32,7 @@ Held = tuple[int, int, int, str]
 Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""
 
-Beliefs = dict[RankName, tuple[int, int]]
+Beliefs = dict[tuple[str, int], tuple[int, int]]
 """How many leading blocks each rank is believed to hold: (arriving, assumed)."""
 
 

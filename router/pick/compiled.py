@@ -4,24 +4,18 @@ Its steps are plain Python, each in the room of what it computes. NumPy would ta
 two microseconds each.
 """
 
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import inner
+from warmpath.indexer.compiled.jit import at_once, inner
 from warmpath.router.load import table
 from warmpath.router.pick import calibration, traffic
 from warmpath.router.pick.options import AVERAGE_CACHED, CHEAPEST, FULLEST, WARMEST
 from warmpath.scorer import columns
 from warmpath.scorer import weigh as weighing
-from warmpath.scorer.columns import CACHED, PREFILL, WAIT, Column, Figures
+from warmpath.scorer.columns import CACHED, COST, PREFILL, WAIT, Column, Figures
 from warmpath.scorer.policies import warmpath
-from warmpath.scorer.weigh import KNOWN, ON_THEIR_WAY, SENT, Held
+from warmpath.scorer.weigh import KNOWN, ON_THEIR_WAY, ROUNDED, SENT, Held
 
 FILLS, ADDS, ORDERS, ALL = 1, 2, 4, 7
 """What to do: fill in the figures, add up the costs of the default policy, put candidates in order."""
@@ -35,39 +29,16 @@ copy = inner(table.copy)
 shares_of = inner(traffic.shares_of)
 calibrate = inner(calibration.calibrate)
 warm = inner(weighing.warm)
+rounded = inner(weighing.rounded)
 put_in_order = inner(weighing.put_in_order)
 add_up = inner(warmpath.add_up)
 
-
-Weigh = Callable[..., None]
-
-
-def _at_once(function: Weigh) -> Weigh:
-    """Compile a function as this module is imported, or load it as `indexer.compiled.jit` keeps code.
-
-    It keeps the interpreter lock: to get that back may take longer than its microseconds.
-    """
-    rows, row = "float64[:, ::1]", "float64[::1]"
-    arrays = (
-        f"{rows}, {rows}, intp[::1], {rows}, intp[::1], {rows}, {row}, {rows}, int64[:, ::1], {row}"
-    )
-    arrays += f", {row}, {row}"
-    signature = f"void(int64, {arrays}, {', '.join(['float64'] * 7)})"
-    settings: Any = numba.config
-    kept = settings.CACHE_DIR
-    digest = hashlib.blake2b(digest_size=8)
-    for module in (columns, weighing, warmpath, table, traffic, calibration):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    if kept:
-        settings.CACHE_DIR = str(Path(kept) / digest.hexdigest())
-    options: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
-    try:
-        return cast("Weigh", numba.njit(signature, cache=bool(kept), **options)(function))
-    finally:
-        settings.CACHE_DIR = kept
+ROWS, ROW = "float64[:, ::1]", "float64[::1]"
+ARRAYS = f"{ROWS}, {ROWS}, intp[::1], {ROWS}, intp[::1], {ROWS}, {ROW}, {ROWS}, int64[:, ::1]"
+SIGNATURE = f"void(int64, {ARRAYS}, {', '.join(3 * [ROW] + 7 * ['float64'])})"
 
 
-@_at_once
+@at_once(SIGNATURE, columns, weighing, warmpath, table, traffic, calibration)
 def weigh(  # noqa: PLR0917  as compiled functions take their arrays
     steps: int,
     figures: Figures,
@@ -107,6 +78,8 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
     if steps & ADDS:
         add_up(figures, options, found[UTILISATION], found[FULL_SHARE], long_share)
     if steps & ORDERS:
+        for at in range(order.shape[1]):
+            keys[ROUNDED, at] = rounded(figures[COST, at])
         put_in_order(figures, keys, order)
         cached, cheapest = 0.0, 0
         best = fullest = order[0, 0]

@@ -70,8 +70,9 @@ class Picker:
 
     def add_witness(self, witness: Witness) -> None:
         for name, ignores in EVENTS.items():
-            if getattr(type(witness), name) is not ignores:
-                self._on[name].append(getattr(witness, name))
+            tell = getattr(witness, name)
+            if getattr(tell, "__func__", None) is not ignores:
+                self._on[name].append(tell)
 
     def get(self, booking_id: str) -> Pick | None:
         """Return the pick with this id, if its request has not ended; otherwise None."""

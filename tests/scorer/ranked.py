@@ -19,7 +19,7 @@ from warmpath.scorer.columns import (
     LoadColumns,
 )
 from warmpath.scorer.policy import Policy
-from warmpath.scorer.weigh import put_in_order
+from warmpath.scorer.weigh import DRAW, ROUNDED, put_in_order, rounded
 
 
 class Ranked(NamedTuple):
@@ -64,7 +64,8 @@ def order_of(figures: Figures, rng: Random) -> list[int]:
     """Return the indices of candidates, best first."""
     number = figures.shape[1]
     keys, order = np.empty((2, number)), np.empty((2, number), np.int64)
-    keys[0] = [rng.random() for _ in range(number)]
+    keys[DRAW] = [rng.random() for _ in range(number)]
+    keys[ROUNDED] = [*map(rounded, figures[COST])]
     put_in_order(figures, keys, order)
     found: list[int] = order[0].tolist()
     return found

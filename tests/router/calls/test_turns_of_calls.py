@@ -51,9 +51,8 @@ class Fleet:
     """What answers for a large fleet."""
 
     def __init__(self) -> None:
-        self.parts = Parts(PODS)
         self.decisions = Decisions()
-        self.parts.picker._witnesses = (self.decisions,)
+        self.parts = Parts(PODS, witnesses=(self.decisions,))
         pods = PodTable(self.parts.pods)
         self.pods = Answerer(
             Reader(),  # type: ignore[arg-type]
