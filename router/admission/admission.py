@@ -32,6 +32,9 @@ ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""
 TURN_SECONDS = 0.005
 """Least time for which the thread answers in each turn; then new urgent calls go first."""
+AT_ONCE_TURNS = 4
+"""Multiple of that time for which calls are answered as they are received: each that waits for its turn
+costs a tenth more, and mostly nobody else would begin before it."""
 MOST_AT_ONCE = 32
 """Most waiting calls that begin in one turn."""
 LEAST_WAITING = 4
@@ -252,7 +255,8 @@ class Admission:
     @property
     def is_free(self) -> bool:
         """Whether a call may be answered as it is received: none waits, and the turn has time left."""
-        return not (self._urgent.size or self._others.size) and self._at_once < self._turn_seconds
+        is_anyone_waiting = self._urgent.size or self._others.size
+        return not is_anyone_waiting and self._at_once < AT_ONCE_TURNS * self._turn_seconds
 
     def answered_at_once(self, seconds: float) -> None:
         """Count a call that was answered in the step that received it, and took `seconds`."""

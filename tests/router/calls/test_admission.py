@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from warmpath.router.admission.admission import (
     ANSWERING_TIMES,
+    AT_ONCE_TURNS,
     FIRST_SECONDS,
     LEAST_WAITING,
     MOST_AT_ONCE,
@@ -220,9 +221,9 @@ def test_a_turn_answers_as_many_calls_as_fit_into_its_time() -> None:
 
 
 def test_calls_are_answered_at_once_only_where_nobody_waits_and_the_turn_has_time_left() -> None:
-    stand = Stand(turn_seconds=4 * FIRST_SECONDS)
+    stand = Stand(turn_seconds=FIRST_SECONDS)
     admission = stand.admission
-    for _ in range(4):
+    for _ in range(AT_ONCE_TURNS):
         assert admission.is_free
         admission.answered_at_once(FIRST_SECONDS)
     assert not admission.is_free
