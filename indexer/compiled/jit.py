@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -77,7 +77,7 @@ def at_once(signature: str, *modules: ModuleType) -> Callable[[Function], Functi
     def made(function: Function) -> Function:
         if folder:
             sources = (Path(str(one.__file__)) for one in modules)
-            _settings.CACHE_DIR = str(Path(folder) / _digest(sources))
+            _settings.CACHE_DIR = str(Path(folder) / _digest(*sources))
         try:
             return cast("Function", numba.njit(signature, cache=_IS_KEPT, **options)(function))
         finally:
@@ -86,12 +86,14 @@ def at_once(signature: str, *modules: ModuleType) -> Callable[[Function], Functi
     return made
 
 
-def _digest(sources: Iterable[Path]) -> str:
+def _digest(*sources: Path) -> str:
+    """Return a hash of files, and of all modules in folders."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{numba.__version__} {platform.machine()}".encode())
     digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
-    for path in sources:
-        digest.update(path.read_bytes())
+    for source in sources:
+        for path in sorted(source.rglob("*.py")) if source.is_dir() else (source,):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -110,7 +112,7 @@ def _keep() -> tuple[bool, bool]:
     On a read-only file system, compiled code that was built into an image is copied to a private
     temporary folder, since Numba uses only folders that it can write to.
     """
-    digest = _digest(path for folder in SOURCES for path in sorted(folder.rglob("*.py")))
+    digest = _digest(*SOURCES)
     if _settings.CACHE_DIR:
         _settings.CACHE_DIR = str(Path(_settings.CACHE_DIR) / digest)
         return True, True

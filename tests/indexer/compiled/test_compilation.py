@@ -136,19 +136,16 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
     assert hits == "1", "what was built is used"
 
 
-def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jit, "SOURCES", (tmp_path,))
+def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(tmp_path: Path) -> None:
     layout = tmp_path / "layout.py"
     found = set()
     for number in (1, 2):
         layout.write_text(f"WIDTH = {number}\n", encoding="utf-8")
-        found.add(jit._digest())
+        found.add(jit._digest(tmp_path))
     layout.rename(tmp_path / "other.py")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "more.py").write_text("DEPTH = 1\n", encoding="utf-8")
-    found.add(jit._digest())
+    found.add(jit._digest(tmp_path))
     assert len(found) == 3
 
 
