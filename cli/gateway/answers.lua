@@ -135,18 +135,24 @@ function envoy_on_response(handle)
   if coding ~= "identity" or not (is_stream or kind:find("^application/json")) then return end
   local is_read_whole = not is_stream or picked["x-warmpath-through"] == "watch"
   local has_begun, held, event, counts, rest = not is_stream, "", nil, {}, ""
+  local last, last_bytes = {}, 0
   for chunk in handle:bodyChunks() do
     local text = chunk:getBytes(0, chunk:length())
-    if not has_begun then
-      has_begun, held, event = first_token(held .. text, event)
-      if has_begun then tell_first_token(handle, booking, served, router) end
-    end
-    if is_read_whole then
-      rest = read_usage(rest .. text, counts)
-    elseif has_begun then
-      return
+    if is_stream and has_begun then
+      last[#last + 1], last_bytes = text, last_bytes + #text
+      if last_bytes > 2 * MOST_BYTES then
+        rest, last, last_bytes = "", { table.concat(last):sub(-MOST_BYTES) }, MOST_BYTES
+      end
+    else
+      if not has_begun then
+        has_begun, held, event = first_token(held .. text, event)
+        if has_begun then tell_first_token(handle, booking, served, router) end
+        if has_begun and not is_read_whole then return end
+      end
+      if is_read_whole then rest = read_usage(rest .. text, counts) end
     end
   end
+  read_usage(rest .. table.concat(last), counts)
   local usage = is_read_whole and as_json(counts)
   if usage then handle:streamInfo():dynamicMetadata():set(ANSWER, "usage", usage) end
 end

@@ -39,6 +39,8 @@ class Streamed:
     p99: float
     busy: Busy
     """Processor seconds of the front a token."""
+    idle: Busy
+    """The part of it that the front takes in the same time without streams."""
     refused: int
     """Streams that were not answered with status 200."""
 
@@ -87,6 +89,9 @@ async def streams(
     body = folder / "stream.json"
     tokens = int((opening + seconds + 1) * TOKENS_A_SECOND)
     body.write_bytes(chat_of(text, tokens, stream=True))
+    before = processor(front)
+    await asyncio.sleep(seconds)
+    idle = processor(front) - before
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "warmpath.lab.bench.gateways.streams", str(front.address),
         str(body), str(count), str(opening), str(seconds), stdout=PIPE,
@@ -104,5 +109,7 @@ async def streams(
         )
     if not found["tokens"]:
         raise ChildError(f"{front.name} streams no tokens")
-    each = Busy(used.router / found["tokens"], used.envoy / found["tokens"])
-    return Streamed(found["p50"], found["p99"], each, len(refused))
+    each, of_idle = (
+        Busy(one.router / found["tokens"], one.envoy / found["tokens"]) for one in (used, idle)
+    )
+    return Streamed(found["p50"], found["p99"], each, of_idle, len(refused))

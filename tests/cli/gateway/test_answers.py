@@ -146,6 +146,7 @@ async def test_a_retry_counts_where_it_was_served(tmp_path: Path) -> None:
 
 STREAMS = {
     "OpenAI": TOKEN * 3 + USAGE,
+    "a long one": TOKEN * 300 + USAGE,
     "Anthropic": (
         b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":4,'
         b'"cache_read_input_tokens":6,"output_tokens":0}}}\n\nevent: content_block_delta\ndata: '
@@ -172,7 +173,8 @@ async def test_usage_is_read_as_the_router_reads_it_wherever_a_stream_is_cut(
             reader = UsageReader("text/event-stream")
             reader.feed(stream)
             reader.end()
-            for size in (7, 64, len(stream)):
+            for pieces in (50, 5, 1):
+                size = -(-len(stream) // pieces)
                 one.engine.pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
                 async with one.ask() as response:
                     assert await response.read() == stream
