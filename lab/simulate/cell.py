@@ -13,7 +13,7 @@ from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 MOST_PODS = 1024
 MOST_ROUTERS = 16
 MOST = 1e6
-"""The greatest --speed, and the most seconds of --report-delay."""
+"""The greatest --speed and numbers of sessions, and the most seconds of --report-delay and pauses."""
 
 EngineKind = Literal["serial", "vllm"]
 ENGINE_KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
@@ -41,10 +41,18 @@ class Cell:
     """The seconds of prefill over pods x time; only where `speed` is 0."""
     speed: float = 0.0
     """How many times as fast as recorded requests come; 0: as `load` says."""
+    sessions: int = 0
+    """How many sessions run at once in a closed loop; 0: as `session_rate` says."""
+    session_rate: float = 0.0
+    """How many sessions begin in a second, each in a closed loop; 0 for both: no closed loop."""
+    longest_pause: float = 600.0
+    """To how many seconds the pauses of a closed loop are cut."""
     factors: tuple[float, ...] = ()
     """How many times as long each pod takes for everything; empty: all pods are alike."""
     requests: int = 0
-    """How many requests, from the first; 0: all of a file, or 6,000 generated ones."""
+    """How many requests, from the first; 0: all of a file, or 6,000 generated ones.
+
+    In a closed loop whole sessions are taken, in an order by the seed, until there are so many."""
     seed: int = 1
     engine: EngineKind = "serial"
     preset: str = DEFAULT_PRESET
@@ -73,6 +81,17 @@ class Cell:
         return f"{queued}, by engine priority" if self.engine_priority else queued
 
     @property
+    def is_closed(self) -> bool:
+        return bool(self.sessions or self.session_rate)
+
+    @property
+    def pace(self) -> str:
+        """How requests come, in a closed loop; empty where they come at times of their own."""
+        if self.session_rate:
+            return f"{self.session_rate:g} sessions a second"
+        return f"{self.sessions} sessions at once" if self.sessions else ""
+
+    @property
     def shares_bookings(self) -> bool:
         return self.routers > 1 and self.bookings == "shared"
 
@@ -92,6 +111,9 @@ class Cell:
             ("--requests", self.requests, 0, inf),
             ("--routers", self.routers, 1, MOST_ROUTERS),
             ("--speed", self.speed, 0.0, MOST),
+            ("--sessions", self.sessions, 0, MOST),
+            ("--session-rate", self.session_rate, 0.0, MOST),
+            ("--longest-pause", self.longest_pause, 0.0, MOST),
             ("--event-delay", self.event_delay, 0.0, inf),
             ("--report-delay", self.report_delay, 0.0, MOST),
             ("--scrape", self.scrape, 0.0, inf),
@@ -132,6 +154,8 @@ class Cell:
             raise ValueError(
                 "--bookings: one router shares them with nobody; --routers 3 has others"
             )
+        if self.outage and self.is_closed:
+            raise ValueError("--outage: a closed loop has no half of its time")
         if self.engine_priority and self.engine != "vllm":
             raise ValueError("--engine-priority: only --engine vllm can order prompts by it")
         if self.preset not in PRESETS:

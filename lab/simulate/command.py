@@ -123,9 +123,14 @@ def _present(rows: Sequence[Figures], console: Console) -> None:
     cells = summary.by_cell(rows)
     for place, policies in cells.items():
         first = next(iter(policies.values()))[0]
+        came = (
+            f"of {first.sessions:,} sessions"
+            if first.pace
+            else f"{first.speed:.2f} times as fast as recorded"
+        )
         heading = (
-            f"{summary.title(place)}; {first.requests:,} requests, {first.speed:.2f} times as fast "
-            f"as recorded; ceiling {first.ceiling:.3f}"
+            f"{summary.title(place)}; {first.requests:,} requests, {came}; "
+            f"ceiling {first.ceiling:.3f}"
         )
         _table(console, heading, summary.CELL_HEAD, summary.cell_rows(policies))
         if said := summary.conditions(first.settings):

@@ -39,10 +39,13 @@ class Figures:
     ttft_p90_s: float
     ttft_p95_s: float
     ttft_p99_s: float
+    tpot_p50_ms: float
+    """Median of the milliseconds for each token of an answer after the first."""
     tpot_p90_ms: float
-    """90th percentile of the milliseconds for each token of an answer after the first."""
+    tpot_p99_ms: float
     e2e_p90_s: float
     output_tokens_per_s: float
+    prompt_tokens_per_s: float
     imbalance: float
     """The busiest pod's seconds of prefill, divided by the mean over all pods."""
     utilisation: float
@@ -57,6 +60,13 @@ class Figures:
     pod_prefill_s: list[float] = field(default_factory=list)
     ttft_curve_s: list[float] = field(default_factory=list)
     """Quantiles of the time to first token, evenly apart, from least to greatest."""
+    pace: str = ""
+    """How sessions come in a closed loop; empty where requests come at times of their own."""
+    sessions: int = 0
+    """How many sessions of a closed loop have ended."""
+    slowed_p50: float = 0.0
+    """A session's time divided by its time alone on an idle fleet, the median."""
+    slowed_p90: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
     bad_lines: int = 0
     """How many lines of the trace are wrong; they are in no other figure."""
@@ -83,8 +93,13 @@ def figures(
     refused: int,
     busy: Sequence[float],
     begun: float,
+    slowed: Sequence[float] = (),
 ) -> Figures:
-    """Return the figures of a run that began at `begun`, by `time.perf_counter`."""
+    """Return the figures of a run that began at `begun`, by `time.perf_counter`.
+
+    `slowed` has the ratio of each session's time to that alone.
+    """
+    slowed = sorted(slowed)
     ttft = sorted(one.ttft for one in outcomes)
     e2e = sorted(one.end - one.arrival for one in outcomes)
     tpot = sorted(
@@ -117,9 +132,16 @@ def figures(
         ttft_p90_s=_quantile(ttft, 0.9),
         ttft_p95_s=_quantile(ttft, 0.95),
         ttft_p99_s=_quantile(ttft, 0.99),
+        tpot_p50_ms=round(_quantile(tpot, 0.5) * 1000, 2),
         tpot_p90_ms=round(_quantile(tpot, 0.9) * 1000, 2),
+        tpot_p99_ms=round(_quantile(tpot, 0.99) * 1000, 2),
         e2e_p90_s=_quantile(e2e, 0.9),
         output_tokens_per_s=round(sum(one.num_output_tokens for one in outcomes) / makespan, 2),
+        prompt_tokens_per_s=round(prompt / makespan, 2),
+        pace=cell.pace,
+        sessions=len(slowed),
+        slowed_p50=_quantile(slowed, 0.5),
+        slowed_p90=_quantile(slowed, 0.9),
         imbalance=round(imbalance(busy), 4),
         utilisation=round(sum(busy) / len(busy) / makespan, 4),
         makespan_s=round(makespan, 2),

@@ -4,12 +4,13 @@
                     │                   ▲                             │
                     └─► queue ──────────┘ ◄───────────────────────────┘
 
+In a closed loop the end of an answer leads to the arrival that follows it (`lab.simulate.closed_loop`).
 Where picks wait (`--queue on`), routers are asked for what may go at arrivals, at reports, and when a
 router says that it is to be asked again.
 """
 
 import gc
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -18,6 +19,7 @@ from zlib import crc32
 
 from warmpath.lab.simulate.booking_store import BookingStore
 from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simulate.closed_loop import ClosedLoop, Due
 from warmpath.lab.simulate.fleet import SimulatedEngine
 from warmpath.lab.simulate.router import Pick, SimulatedRouter
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
@@ -30,7 +32,8 @@ from warmpath.router.peers.run import INTERVALS
 class Gateway:
     """Runs a cell's requests, in the order of their arrival, through its routers and engines.
 
-    `new_engine` returns an engine without content for a pod, by its number.
+    With a `loop`, `requests` are the loop's, which arrive as it says. `new_engine` returns an engine
+    without content for a pod, by its number.
     """
 
     def __init__(
@@ -40,8 +43,12 @@ class Gateway:
         engines: MutableSequence[SimulatedEngine],
         requests: Sequence[LoggedRequest],
         new_engine: Callable[[int], SimulatedEngine],
+        *,
+        loop: ClosedLoop | None = None,
     ) -> None:
         self._cell = cell
+        self._loop = loop
+        self._outcomes: list[RequestOutcome] = []
         self._routers = routers
         self._engines = engines
         self._requests = requests
@@ -64,7 +71,10 @@ class Gateway:
         )
 
     def run(self, speed: float) -> list[RequestOutcome]:
-        """Run all requests, which come `speed` times as fast as recorded; return their outcomes."""
+        """Run all requests; return their outcomes in the order of their arrivals.
+
+        Without a loop they come `speed` times as fast as recorded.
+        """
         cluster, cell = self._cluster, self._cell
         if cell.shares_bookings:
             store = BookingStore()
@@ -75,11 +85,24 @@ class Gateway:
             cluster.call_at(half, self._die)
             cluster.call_at(half + cell.outage, self._begin_anew)
         with _uncollected():
-            outcomes = cluster.run(self._arrivals(speed))
+            if self._loop is None:
+                self._outcomes = cluster.run(self._arrivals(speed))
+            else:
+                self._plan(self._loop.begin(0.0))
+                cluster.run(())
         for engine in self._engines:
             engine.check()
         cluster.check()
-        return outcomes
+        return self._outcomes
+
+    def _plan(self, dues: Iterable[Due]) -> None:
+        for due in dues:
+            self._cluster.call_at(due.at, partial(self._send_due, due.number))
+
+    def _send_due(self, number: int) -> None:
+        assert self._loop is not None
+        self._outcomes.append(self._cluster.arrive(self._generation(str(number))))
+        self._plan(self._loop.sent(number, self._cluster.now))
 
     @property
     def prefill_seconds(self) -> list[float]:
@@ -114,6 +137,7 @@ class Gateway:
             one.output_tokens,
             take,
             prompt_hashes=one.block_hashes,
+            answer_hashes=one.answer_hashes,
         )
         return generation
 
@@ -143,6 +167,8 @@ class Gateway:
         cached, tokens = generation.num_cached_tokens, generation.num_prompt_tokens
         report = partial(router.finished, pick, cached, tokens)
         self._report(generation.request_id, router, report)
+        if self._loop is not None:
+            self._plan(self._loop.ended(int(generation.request_id), self._cluster.now))
 
     def _report(
         self, request_id: str, router: SimulatedRouter, report: Callable[[float], None]

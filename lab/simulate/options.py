@@ -25,6 +25,9 @@ class Pods(NamedTuple):
 GRID = {"pods": Pods(8), "blocks_per_pod": 1500, "load": 0.5}
 """The options that --matrix replaces, with their defaults."""
 
+PACES = "speed", "sessions", "session_rate"
+"""The options that say in place of --load how requests come."""
+
 NumberT = TypeVar("NumberT", int, float)
 
 
@@ -40,7 +43,9 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--trace", type=_path, help="a recorded log or a Mooncake trace, .gz or not"
+        "--trace",
+        type=_path,
+        help="a recorded log, a Mooncake trace or recorded sessions, .gz or not",
     )
     source.add_argument("--traffic", choices=sorted(KINDS), help="a kind of generated traffic")
     add(
@@ -57,7 +62,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     grid = parser.add_argument_group(
         "fleet and load",
         argument_default=argparse.SUPPRESS,
-        description="Each except --speed takes a list; every combination is run.",
+        description="Each except --speed and --session-rate takes a list; every combination is run.",
     )
     grid.add_argument(
         "--pods",
@@ -79,6 +84,17 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
         help="in place of --load: how many times as fast as recorded; 1: as it was",
     )
     grid.add_argument(
+        "--sessions",
+        type=_list(int),
+        help="in place of --load: a closed loop of so many sessions at once, in which each request "
+        "follows the answer before it",
+    )
+    grid.add_argument(
+        "--session-rate",
+        type=float,
+        help="in place of --load: a closed loop in which so many sessions begin in a second",
+    )
+    grid.add_argument(
         "--matrix",
         action="store_true",
         default=False,
@@ -90,6 +106,10 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
         default=0,
         help="number of requests, from the first; 0: all (6,000 of --traffic)",
     )
+    add(
+        "--longest-pause", type=float, default=600.0,
+        help="seconds to which pauses of a closed loop are cut",
+    )  # fmt: skip
     add("--seed", type=_list(int), default="1", help="breaks ties; tables show medians of a list")
     add("--engine", choices=ENGINE_KINDS, default="serial", help="the study's, or vLLM's scheduler")
     add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET, help="GPU and model")
@@ -206,22 +226,25 @@ def cells(args: argparse.Namespace) -> list[Cell]:
     given = vars(args)
     fleets, blocks, loads = (given.get(name, [value]) for name, value in GRID.items())
     if args.matrix:
-        _refuse_both("matrix", (name for name in (*GRID, "speed") if name in given))
+        _refuse_both("matrix", (name for name in (*GRID, *PACES) if name in given))
         fleets, blocks, loads = [Pods(pods) for pods in MATRIX_PODS], MATRIX_BLOCKS, MATRIX_LOADS
-    if "speed" in given:
-        _refuse_both("speed", (name for name in ("load",) if name in given))
-        if not args.speed > 0:
-            raise ValueError(f"--speed is {args.speed}, not above 0")
+    for option in (name for name in PACES if name in given):
+        _refuse_both(option, (one for one in ("load", *PACES) if one in given and one != option))
+        value = given[option]
+        if not (min(value) if isinstance(value, list) else value) > 0:
+            raise ValueError(f"--{option.replace('_', '-')} is {value}, not above 0")
     settings = {one.name: given[one.name] for one in fields(Cell) if one.name in given}
     return [
         Cell(
             **settings
             | {"trace": source, "policy": one.spec, "pods": pods.number, "factors": pods.factors}
             | {"blocks_per_pod": size, "load": load, "queue": queue, "seed": seed}
+            | {"sessions": sessions}
         )
         for pods in fleets
         for size in blocks
         for load in loads
+        for sessions in given.get("sessions", [0])
         for one in variants(args.policy)
         for queue in args.queue
         for seed in args.seed

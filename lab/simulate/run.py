@@ -3,18 +3,22 @@
 Arrivals are sped up until the traffic has the cell's load: the seconds of prefill that it takes
 with one LRU cache as large as all pods' together, divided by pods x time.
 Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
+A closed loop has no such pace: its requests come when answers have ended, and its load is what came.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter
 from pathlib import Path
+from random import Random
 
+from warmpath.lab.simulate.alone import alone
 from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simulate.closed_loop import ClosedLoop
 from warmpath.lab.simulate.figures import Figures, Pace, figures
 from warmpath.lab.simulate.fleet import build_engine, build_fleet, can_serve
 from warmpath.lab.simulate.gateway import Gateway
@@ -22,6 +26,7 @@ from warmpath.lab.simulate.router import SimulatedRouter
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simulate.traffic.generated import Generated
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic
+from warmpath.lab.simulate.traffic.sessions import Session, Thread, sessions_of
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
 
@@ -29,7 +34,16 @@ def run(cell: Cell) -> Figures:
     """Run a cell. Raises OSError, and ValueError for bad settings or lines of the trace."""
     begun = time.perf_counter()
     cell.check()
-    traffic = _traffic(cell.trace, cell.requests)
+    traffic = _traffic(cell.trace, 0 if cell.is_closed else cell.requests)
+    if traffic.is_closed and not cell.is_closed:
+        raise ValueError(
+            f"{cell.trace}: sessions have no times of their own; --sessions N runs N at once, each "
+            "request after the answer before it"
+        )
+    return _closed(cell, traffic, begun) if cell.is_closed else _open(cell, traffic, begun)
+
+
+def _open(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
     size, blocks = traffic.block_size, cell.blocks_per_pod
     servable = [one for one in traffic.requests if can_serve(one, size, blocks)]
     if not servable:
@@ -37,15 +51,81 @@ def run(cell: Cell) -> Figures:
     if not cell.raw_bursts:
         servable = spread(servable)
     pace = _pace(cell, size, servable)
-    longest = max(one.prompt_tokens + one.output_tokens for one in servable)
-    engines = build_fleet(cell, size, longest)
-    routers = [SimulatedRouter(cell, engines, size, number) for number in range(cell.routers)]
-    new_engine = partial(build_engine, cell, size, longest)
-    gateway = Gateway(cell, routers, engines, servable, new_engine)
+    gateway = _gateway(cell, size, servable)
     outcomes = gateway.run(pace.speed)
     refused = len(traffic.requests) - len(servable)
     busy = gateway.prefill_seconds
     return figures(cell, traffic, pace, outcomes, refused=refused, busy=busy, begun=begun)
+
+
+def _gateway(
+    cell: Cell, size: int, requests: Sequence[LoggedRequest], loop: ClosedLoop | None = None
+) -> Gateway:
+    longest = longest_of(requests)
+    engines = build_fleet(cell, size, longest)
+    routers = [SimulatedRouter(cell, engines, size, number) for number in range(cell.routers)]
+    return Gateway(
+        cell, routers, engines, requests, partial(build_engine, cell, size, longest), loop=loop
+    )
+
+
+def longest_of(requests: Iterable[LoggedRequest]) -> int:
+    """Return the most tokens of a prompt with its answer."""
+    return max(one.prompt_tokens + one.output_tokens for one in requests)
+
+
+def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
+    size = traffic.block_size
+    sessions = list(_chosen(cell))
+    fitting = [found for one in sessions if (found := _that_fit(one, size, cell.blocks_per_pod))]
+    if not fitting:
+        raise ValueError(
+            f"--blocks-per-pod is {cell.blocks_per_pod}: no session's first prompt fits"
+        )
+    loop = ClosedLoop(
+        fitting, at_once=cell.sessions, rate=cell.session_rate, rng=Random(f"{cell.seed}/sessions")
+    )
+    gateway = _gateway(cell, size, loop.requests, loop)
+    outcomes = gateway.run(1.0)
+    came = [loop.requests[int(one.request_id)] for one in outcomes]
+    ceiling, work = pooled(came, cell.pods * cell.blocks_per_pod, size, cell.latency)
+    pace = Pace(ceiling, work / (_capacity(cell) * max(one.end for one in outcomes)), 1.0)
+    slowed = [
+        (ended - begun) / by_itself
+        for (_, (begun, ended)), by_itself in zip(
+            sorted(loop.took.items()),
+            alone(cell, fitting, size, longest_of(loop.requests)),
+            strict=True,
+        )
+    ]
+    refused = sum(one.count for one in sessions) - len(loop.requests)
+    return figures(
+        cell, traffic, pace, outcomes,
+        refused=refused, busy=gateway.prefill_seconds, begun=begun, slowed=slowed,
+    )  # fmt: skip
+
+
+def _chosen(cell: Cell) -> Iterator[Session]:
+    """Yield sessions in an order by the seed, until they have as many requests as the cell."""
+    sessions = _sessions(cell.trace, cell.longest_pause)
+    count = 0
+    for one in Random(f"{cell.seed}/order").sample(sessions, len(sessions)):
+        if cell.requests and count >= cell.requests:
+            return
+        count += one.count
+        yield one
+
+
+def _that_fit(session: Session, size: int, blocks: int) -> Session | None:
+    """Return a session with its threads up to prompts that fit into no pod; None if nothing is left."""
+    threads: list[Thread] = []
+    for thread in session.threads:
+        fits = [*takewhile(lambda one: can_serve(one, size, blocks), thread.requests)]
+        if not fits and not threads:
+            return None
+        if fits and thread.follows < len(threads[0].requests if threads else fits):
+            threads.append(replace(thread, requests=fits))
+    return replace(session, threads=threads)
 
 
 @lru_cache(maxsize=2)
@@ -53,6 +133,15 @@ def _traffic(source: Path | Generated, requests: int) -> LoggedTraffic:
     if isinstance(source, Generated):
         return source.traffic(requests)
     return read_traffic(source, requests)
+
+
+@lru_cache(maxsize=2)
+def _sessions(source: Path | Generated, longest_pause: float) -> list[Session]:
+    traffic = _traffic(source, 0)
+    try:
+        return sessions_of(traffic.requests, traffic.block_size, longest_pause)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
@@ -75,11 +164,14 @@ def _pace(cell: Cell, block_size: int, requests: Sequence[LoggedRequest]) -> Pac
             f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), so "
             "they have no speed; two that differ are needed"
         )
-    # A pod that takes twice as long has half the capacity.
-    capacity = sum(1 / factor for factor in cell.factors) if cell.factors else cell.pods
-    loads = work / (capacity * span)
+    loads = work / (_capacity(cell) * span)
     speed = cell.speed or cell.load / loads
     return Pace(ceiling, loads * speed, speed)
+
+
+def _capacity(cell: Cell) -> float:
+    """Return how many usual pods the fleet is worth: one that takes twice as long is a half."""
+    return sum(1 / factor for factor in cell.factors) if cell.factors else cell.pods
 
 
 def pooled(

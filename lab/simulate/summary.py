@@ -19,15 +19,17 @@ _REACH = {
 STEADY = 2.0
 """Traffic is steady if it lasts this many times as long as an answer (p90)."""
 
-StudyPlace = tuple[str, str, int, int, float]
-"""Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
+StudyPlace = tuple[str, str, int, int, str]
+"""Trace, engine, pods, blocks per pod and load or pace: a `Cell` without its policy and seed."""
 
 
 def by_cell(rows: Iterable[Figures]) -> dict[StudyPlace, dict[str, list[Figures]]]:
     """Return the rows of each place by policy: one row for each seed."""
     cells: dict[StudyPlace, dict[str, list[Figures]]] = {}
     for row in rows:
-        place = (row.trace, row.engine, row.pods, row.blocks_per_pod, row.load)
+        # In a closed loop the load is what the policy lets it be.
+        pace = row.pace or f"load {row.load:g}"
+        place = (row.trace, row.engine, row.pods, row.blocks_per_pod, pace)
         cells.setdefault(place, {}).setdefault(row.policy, []).append(row)
     return cells
 
@@ -39,8 +41,8 @@ def median(rows: Sequence[Figures], name: str) -> float:
 
 def title(place: StudyPlace) -> str:
     """Return a place's name."""
-    trace, engine, pods, blocks, load = place
-    return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, load {load:g}"
+    trace, engine, pods, blocks, pace = place
+    return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, {pace}"
 
 
 def conditions(settings: Mapping[str, Any]) -> list[str]:
@@ -87,6 +89,8 @@ def remarks(policies: Mapping[str, Sequence[Figures]]) -> list[str]:
 
 def _crowd(rows: Sequence[Figures]) -> str:
     """Return a sentence where requests come faster than answers end; empty for steady traffic."""
+    if rows[0].pace:
+        return ""
     least = min(rows, key=lambda row: row.e2e_p90_s)
     answer = least.e2e_p90_s
     if least.arrivals_s >= STEADY * answer:
@@ -184,8 +188,9 @@ def shown(value: float | None, digits: int = 2) -> str:
 
 CELL_HEAD = (
     "policy", "TTFT p50 s", "p90 s", "p99 s", "p90 ratio", "hit", "of ceiling", "TPOT p90 ms",
-    "e2e p90 s", "tokens/s", "imbalance", "busy",
+    "e2e p90 s", "tokens/s", "imbalance", "busy", "session p50 x", "p90 x",
 )  # fmt: skip
+"""The last two are the times of a closed loop's sessions over their times alone; dashes without one."""
 
 
 def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]]:
@@ -208,6 +213,8 @@ def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]
                 shown(median(rows, "output_tokens_per_s"), 0),
                 shown(median(rows, "imbalance")),
                 shown(median(rows, "utilisation")),
+                shown(median(rows, "slowed_p50") or None),
+                shown(median(rows, "slowed_p90") or None),
             )
         )
     return found

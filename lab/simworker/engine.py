@@ -53,6 +53,8 @@ class Generation:
     prompt_hashes: Sequence[bytes] | None = None
     """Hashes of the prompt's full blocks, where only these and its length are known: the ids in `prompt`
     then mean nothing, and `range(n)` will do. None where the ids are known."""
+    answer_hashes: Sequence[bytes] = ()
+    """With `prompt_hashes`: hashes of the next full blocks, which the answer fills, as far as known."""
     num_cached_tokens: int = -1
     """Prompt tokens found cached when it was first scheduled; -1 before. The engine sets this and
     the fields below."""

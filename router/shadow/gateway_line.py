@@ -54,6 +54,8 @@ class GatewayLine(msgspec.Struct):
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     model: str | None = None
+    request_time: Annotated[float, Meta(ge=0)] = 0.0
+    """Seconds from the request's start to `timestamp`."""
 
     @property
     def seconds(self) -> float:
@@ -82,8 +84,6 @@ class RoutedLine(GatewayLine):
     path: str | None = None
     status: int | None = None
     """The answer's HTTP status."""
-    request_time: Annotated[float, Meta(ge=0)] = 0.0
-    """Seconds from the request's start to `timestamp`."""
     cached_tokens: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
     """The tokens that the engine found cached."""
 

@@ -1,11 +1,12 @@
-"""Reads traffic to simulate: Mooncake's traces, and users' own access logs.
+"""Reads traffic to simulate: Mooncake's traces, recorded sessions, and users' own access logs.
 
 A file has one JSON object per line, gzipped or not. `docs/guides/simulate-and-verify.md` describes the
-two formats; the first lines with a timestamp decide which one it is. Single lines that are wrong are
+formats; the first lines that have one's fields decide which one it is. Single lines that are wrong are
 left out and counted. The blocks of a line become chained keys, so that equal keys mean equal prefixes.
 """
 
 import codecs
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from warmpath.lab.local.workload import DAMAGED, open_gzipped
 from warmpath.lab.simulate.traffic.log_line import WANTED
 from warmpath.lab.simulate.traffic.log_requests import LogRequests, MooncakeRequests
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
+from warmpath.lab.simulate.traffic.sessions import SessionRequests
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.shadow import bad_line
 
@@ -57,7 +59,8 @@ MOST_BLOCKS = 50_000_000
 MOST_APART = 366 * 86400.0
 """Most seconds between a request and the middle one of a file."""
 BEGINNING = 100
-"""How many of the first lines decide which of the two formats a file has."""
+"""How many of the first lines decide which format a file has."""
+MOONCAKE, RECORDED, LOG = "a Mooncake trace", "recorded sessions", "an access log"
 
 
 def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
@@ -72,27 +75,28 @@ def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
 
 
 def _read(path: Path, most: int) -> LoggedTraffic:
-    reader: MooncakeRequests | LogRequests
-    if _is_mooncake(path, most):
-        form, reader = "a Mooncake trace", MooncakeRequests()
+    reader: MooncakeRequests | LogRequests | SessionRequests
+    form = _form(path, most)
+    if form == MOONCAKE:
+        reader = MooncakeRequests()
+    elif form == RECORDED:
+        reader = SessionRequests()
     else:
-        form, reader = "an access log", LogRequests(raw for _, raw in _lines(path, most))
+        reader = LogRequests(raw for _, raw in _lines(path, most))
     left_out = LeftOut()
     numbered: list[tuple[int, LoggedRequest]] = []
     blocks = 0
     for number, raw in _lines(path, most):
         try:
-            request = reader.request(raw)
+            found = [*reader.requests(raw)]
         except ValueError as error:
             left_out.add(number, str(error))
             continue
-        if request is None:
-            continue
-        blocks += len(request.keys)
+        blocks += sum(len(request.keys) for request in found)
         if blocks > MOST_BLOCKS:
             problem = f"more than {MOST_BLOCKS} blocks; take fewer lines (--requests)"
             raise ValueError(f"line {number}: {problem}")
-        numbered.append((number, request))
+        numbered += [(number, request) for request in found]
     requests = _of_one_time(numbered, left_out)
     notes = [f"the file was taken for {form} by its first lines"]
     if most:
@@ -106,6 +110,7 @@ def _read(path: Path, most: int) -> LoggedTraffic:
         reader.is_approximate,
         left_out.count,
         left_out.first,
+        is_closed=form == RECORDED,
     )
 
 
@@ -130,27 +135,29 @@ def _of_one_time(
     return kept
 
 
-def _is_mooncake(path: Path, most: int) -> bool:
-    """Return whether most of the first lines with a timestamp are of a trace of Mooncake's.
+def _form(path: Path, most: int) -> str:
+    """Return the format that most of the first lines have; of as many of each, the first line's.
 
-    The first of them decides between as many of each. Raises ValueError if none has a timestamp.
+    Raises ValueError if no line has the fields of one.
     """
     problem = ""
-    found = []
+    found: Counter[str] = Counter()
     for number, raw in islice(_lines(path, most), BEGINNING):
         try:
             known = msgspec.json.decode(raw)
         except UNREADABLE as error:
             problem = problem or f"line {number}: {bad_line.NO_OBJECT}: {error}. {WANTED}"
             continue
-        if isinstance(known, dict) and "timestamp" in known:
-            found.append("input_length" in known)
+        if isinstance(known, dict) and "requests" in known:
+            found[RECORDED] += 1
+        elif isinstance(known, dict) and "timestamp" in known:
+            found[MOONCAKE if "input_length" in known else LOG] += 1
         else:
             problem = problem or f"line {number}: {_lack(known)}. {WANTED}"
     if not found:
         raise ValueError(problem or "is empty")
-    mooncakes = sum(found)
-    return found[0] if 2 * mooncakes == len(found) else 2 * mooncakes > len(found)
+    [(form, _)] = found.most_common(1)
+    return form
 
 
 def _lack(line: object) -> str:

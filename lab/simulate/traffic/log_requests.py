@@ -1,6 +1,6 @@
 """Makes requests of the lines of an access log or of Mooncake's traces. No text and no token is kept."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from warmpath.indexer.keys.key import TOKEN_BYTES, Keyspace, chain, pack_tokens
 from warmpath.lab.simulate.traffic.log_line import PROMPT_FIELDS, LogLine, Tokens, read_line
-from warmpath.lab.simulate.traffic.requests import LoggedRequest, chained, check_count
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, Name, chained, check_count
 from warmpath.router.shadow.bad_line import decoded
 
 LOG_BLOCK = 16
@@ -32,10 +32,10 @@ class LogRequests:
         """Whether texts were cut into blocks by characters."""
         return self._ratio > 0
 
-    def request(self, raw: bytes) -> LoggedRequest | None:
+    def requests(self, raw: bytes) -> Iterator[LoggedRequest]:
         line = read_line(raw)
         if line is None:
-            return None
+            return
         if line.names is not None and line.block_size is None:
             raise ValueError("block_size is missing (tokens per block)")
         own_size = line.block_size or LOG_BLOCK
@@ -47,9 +47,10 @@ class LogRequests:
         tokens, keys = _content(line, size, self._ratio)
         session = "" if line.session is None else str(line.session)
         answer = max(1, line.output_tokens or 0)
-        found = LoggedRequest(line.seconds, tokens, answer, keys, session)
+        took = line.request_time
+        found = LoggedRequest(line.seconds - took, tokens, answer, keys, session, took=took)
         self.block_size = size
-        return found
+        yield found
 
 
 def _characters_per_token(lines: Iterable[bytes]) -> float:
@@ -104,6 +105,9 @@ class MooncakeLine(msgspec.Struct):
     input_length: Tokens
     output_length: Tokens
     hash_ids: list[int]
+    session_id: Name | None = None
+    delay: Annotated[float, Meta(ge=0)] | None = None
+    """Milliseconds since the answer before of the same session."""
 
 
 class MooncakeRequests:
@@ -115,9 +119,12 @@ class MooncakeRequests:
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(MooncakeLine)
 
-    def request(self, raw: bytes) -> LoggedRequest:
+    def requests(self, raw: bytes) -> Iterator[LoggedRequest]:
         line = decoded(self._decoder, raw)
         tokens = max(1, line.input_length)
         check_count("hash_ids", len(line.hash_ids), tokens, MOONCAKE_BLOCK)
         keys = chained(0, line.hash_ids)
-        return LoggedRequest(line.timestamp / 1000, tokens, max(1, line.output_length), keys)
+        session = "" if line.session_id is None else str(line.session_id)
+        pause = None if line.delay is None else line.delay / 1000
+        at, answer = line.timestamp / 1000, max(1, line.output_length)
+        yield LoggedRequest(at, tokens, answer, keys, session, pause=pause)

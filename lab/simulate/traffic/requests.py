@@ -1,7 +1,7 @@
 """Requests of a log or a trace: when they came, how long they are, which blocks their prompts have."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import xxhash
@@ -22,6 +22,14 @@ class LoggedRequest:
     session: str = ""
     affinity: str = ""
     """The session's id, or a guess (`with_affinity`); empty before it is made."""
+    agent: str = ""
+    """The name of a session's sub-agent that sent it; empty for the session itself."""
+    took: float = 0.0
+    """Seconds that the logged answer took; 0 where the log does not say."""
+    pause: float | None = None
+    """Seconds since the answer before, where they are known."""
+    answer_keys: tuple[int, ...] = ()
+    """The keys of the blocks that the answer fills, where the next prompt has them."""
 
     @property
     def packed_keys(self) -> bytes:
@@ -31,7 +39,12 @@ class LoggedRequest:
     @property
     def block_hashes(self) -> list[bytes]:
         """The keys as block hashes of simulated engines, whose events have them as integers."""
-        return [key.to_bytes(8, "big") for key in self.keys]
+        return _hashes(self.keys)
+
+    @property
+    def answer_hashes(self) -> list[bytes]:
+        """The answer's keys as block hashes."""
+        return _hashes(self.answer_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,12 @@ class LoggedTraffic:
     """How many lines of the file were left out, since they are wrong."""
     first_bad_lines: Sequence[str] = ()
     """The first lines left out: each one's number, and what is wrong."""
+    is_closed: bool = False
+    """Whether requests have no times of their own: each follows the answer before."""
+
+
+def _hashes(keys: Iterable[int]) -> list[bytes]:
+    return [key.to_bytes(8, "big") for key in keys]
 
 
 def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
@@ -53,6 +72,8 @@ def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
 
     A block that many requests share is a system prompt, not a session.
     """
+    if all(one.session for one in requests):
+        return [replace(one, affinity=one.session) for one in requests]
     frequency = Counter(key for one in requests for key in one.keys)
     common = max(50, len(requests) * 0.005)
     found = []

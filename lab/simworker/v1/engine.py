@@ -169,6 +169,7 @@ class V1Engine:
                 generation.prompt_hashes,
                 self.manager.block_pool.hash_block_size,
                 generation.max_tokens,
+                answer_hashes=generation.answer_hashes,
                 arrival_time=arrival,
                 priority=generation.priority,
             )

@@ -177,7 +177,7 @@ class VirtualCluster(Generic[EventT]):
             self._next_arrival = time
             self._run_until(time)
             self.now = time
-            outcomes.append(self._arrive(generation))
+            outcomes.append(self.arrive(generation))
         self._next_arrival = inf
         self._run_until(inf)
         return outcomes
@@ -201,7 +201,11 @@ class VirtualCluster(Generic[EventT]):
             else:
                 self._abort(what)
 
-    def _arrive(self, generation: Generation) -> RequestOutcome:
+    def arrive(self, generation: Generation) -> RequestOutcome:
+        """Let a request arrive now; return its outcome, which is complete once it has ended.
+
+        Call it only from functions that `call_at` calls: `run` itself lets `arrivals` arrive.
+        """
         outcome = RequestOutcome(
             generation.request_id, NOBODY, self.now, generation.num_prompt_tokens
         )

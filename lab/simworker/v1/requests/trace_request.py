@@ -1,9 +1,9 @@
 """A request with lengths and block hashes only.
 
 Recorded workloads have a prompt's length and the blocks that it shares with others, not its tokens. That
-is enough, since the cache reads only hashes. No other request shares generated tokens: their blocks get
-hashes made up from the request's id, when a caller needs them. Appending generated tokens takes
-one addition, however many they are.
+is enough, since the cache reads only hashes. Blocks of generated tokens have the hashes that a later
+prompt has there, as far as these are known; further ones are made up from the request's id, when a
+caller needs them. Appending generated tokens takes one addition, however many they are.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ class TraceRequest(Request):
     """A request without token ids: events about it carry none.
 
     `block_hashes` are those of the prompt's full blocks of `hash_block_size` tokens; further hashes are
-    ignored. A hash covers all tokens up to its block's end; a caller that has a number for each block's
-    own content chains them first. Raises ValueError if there are fewer hashes than full blocks, and for
-    numbers below 1.
+    ignored. `answer_hashes` are those of the full blocks after these. A hash covers all tokens up to its
+    block's end; a caller that has a number for each block's own content chains them first. Raises
+    ValueError if there are fewer hashes than full blocks, and for numbers below 1.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class TraceRequest(Request):
         hash_block_size: int,
         max_tokens: int,
         *,
+        answer_hashes: Sequence[BlockHash] = (),
         arrival_time: float = 0.0,
         priority: int = 0,
     ) -> None:
@@ -55,6 +56,7 @@ class TraceRequest(Request):
         self._num_tokens = num_prompt_tokens
         self._block_hashes = list(block_hashes[:full])
         self._prompt_hashes = full
+        self._answer_hashes = answer_hashes
 
     @property
     def num_tokens(self) -> int:
@@ -62,10 +64,12 @@ class TraceRequest(Request):
 
     @property
     def block_hashes(self) -> list[BlockHash]:
-        """Hashes of the full blocks: those given, then made-up ones."""
+        """Hashes of the full blocks: those given, as far as they go, then made-up ones."""
         hashes = self._block_hashes
         full = self._num_tokens // self.hash_block_size
         if len(hashes) < full:
+            done = len(hashes) - self._prompt_hashes
+            hashes += self._answer_hashes[done : full - self._prompt_hashes]
             hashes += [
                 xxh3_128_digest(f"{self.request_id}/{number}".encode())
                 for number in range(len(hashes), full)
@@ -83,5 +87,5 @@ class TraceRequest(Request):
         self.append_output_tokens(1 if isinstance(token_ids, int) else len(token_ids))
 
     def discard_block_hashes(self) -> None:
-        """Forget the made-up hashes; those of the prompt stay, as they cannot be computed."""
+        """Forget the generated blocks' hashes; those of the prompt stay, as they cannot be computed."""
         del self._block_hashes[self._prompt_hashes :]

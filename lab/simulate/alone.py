@@ -1,0 +1,60 @@
+"""How long sessions take alone on an idle fleet: with this their times in company are compared."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from random import Random
+
+from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simulate.closed_loop import ClosedLoop, Due
+from warmpath.lab.simulate.fleet import SimulatedEngine, build_engine
+from warmpath.lab.simulate.traffic.sessions import Session
+from warmpath.lab.simworker.engine import Generation
+from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
+from warmpath.lab.simworker.virtual.cluster import VirtualCluster
+
+
+def alone(cell: Cell, sessions: Sequence[Session], block_size: int, longest: int) -> list[float]:
+    """Return the seconds of each session by itself, its sub-agents on pods of their own.
+
+    `longest` is the most tokens of a prompt with its answer.
+    """
+    pods = min(cell.pods, max(len(one.threads) for one in sessions))
+    run = _Alone([build_engine(cell, block_size, longest, pod) for pod in range(pods)], sessions)
+    return [ended - begun for _, (begun, ended) in sorted(run.loop.took.items())]
+
+
+class _Alone:
+    """Runs one session after the other on engines that hold nothing at its begin."""
+
+    def __init__(self, engines: Sequence[SimulatedEngine], sessions: Sequence[Session]) -> None:
+        self.loop = ClosedLoop(sessions, at_once=1, rng=Random(0))
+        self._engines = engines
+        self._last = -1
+        self._cluster = VirtualCluster[CacheEvent](engines, self._route)
+        self._plan(self.loop.begin(0.0))
+        self._cluster.run(())
+
+    def _route(self, generation: Generation, _now: float) -> int:
+        return self.loop.thread[int(generation.request_id)] % len(self._engines)
+
+    def _plan(self, dues: Iterable[Due]) -> None:
+        for due in dues:
+            self._cluster.call_at(due.at, partial(self._send, due.number))
+
+    def _send(self, number: int) -> None:
+        loop, one = self.loop, self.loop.requests[number]
+        if loop.session[number] != self._last:
+            self._last = loop.session[number]
+            for engine in self._engines:
+                engine.reset_prefix_cache()
+
+        def take(_tokens: list[int], last: bool) -> None:
+            if last:
+                self._plan(loop.ended(number, self._cluster.now))
+
+        generation = Generation(
+            str(number), range(one.prompt_tokens), one.output_tokens, take,
+            prompt_hashes=one.block_hashes, answer_hashes=one.answer_hashes,
+        )  # fmt: skip
+        self._cluster.arrive(generation)
+        self._plan(loop.sent(number, self._cluster.now))

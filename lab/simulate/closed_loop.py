@@ -1,0 +1,115 @@
+"""A closed loop: says when each request of sessions is sent, since it follows the answer before it.
+
+a place is free, or the next session is due ──► its first request
+a request is sent ─────────────────────────────► sub-agents that begin with it
+an answer has ended ───────────────────────────► the thread's next request, a pause later
+"""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.traffic.sessions import Session
+
+START_GAP = 2.0
+"""Seconds between the first sessions of those that run at once, the mean: they do not begin together."""
+
+
+class Due(NamedTuple):
+    """A request's number, and when it is to be sent."""
+
+    at: float
+    number: int
+
+
+class Took(NamedTuple):
+    """A session's begin and end, in seconds."""
+
+    begun: float
+    ended: float
+
+
+class ClosedLoop:
+    """Sends sessions, in their order: `at_once` at a time, or where that is 0, `rate` a second.
+
+    Sessions that arrive at a rate do so as a Poisson process. Requests have numbers in the order of
+    `requests`. Call `begin` first, then `sent` and `ended` of each request; send what each of them
+    yields.
+    """
+
+    def __init__(
+        self, sessions: Sequence[Session], *, at_once: int = 0, rate: float = 0.0, rng: Random
+    ) -> None:
+        self.requests: list[LoggedRequest] = []
+        self.took: dict[int, Took] = {}
+        """The sessions that have ended, by their places in the order."""
+        self._at_once = at_once
+        self._rate = rate
+        self._rng = rng
+        self._first: list[int] = []
+        """The number of each session's first request."""
+        self._next: dict[int, tuple[int, float]] = {}
+        """Number and pause of the request that follows an answer, by the number of the one answered."""
+        self._beside: dict[int, list[tuple[int, float]]] = {}
+        """First requests of sub-agents and their delays, by the request that they begin with."""
+        self.session: list[int] = []
+        """The place of each request's session in the order."""
+        self.thread: list[int] = []
+        """The place of each request's thread in its session."""
+        self._left: list[int] = []
+        """How many requests of each session have not ended."""
+        self._begun: dict[int, float] = {}
+        for session in sessions:
+            self._add(session)
+        self._waiting = iter(range(len(sessions)))
+        """The sessions that have not begun."""
+
+    def _add(self, session: Session) -> None:
+        place, first = len(self._first), len(self.requests)
+        self._first.append(first)
+        self._left.append(session.count)
+        for nth, thread in enumerate(session.threads):
+            begins = len(self.requests)
+            if nth:
+                self._beside.setdefault(first + thread.follows, []).append((begins, thread.delay))
+            for step, one in enumerate(thread.requests):
+                if step:
+                    self._next[begins + step - 1] = begins + step, one.pause or 0.0
+                self.requests.append(one)
+                self.session.append(place)
+                self.thread.append(nth)
+
+    def begin(self, now: float) -> Iterator[Due]:
+        """Yield the first requests of the first sessions, or, at a rate, of all."""
+        if self._at_once:
+            for _ in range(min(self._at_once, len(self._first))):
+                wait = self._rng.uniform(0.0, START_GAP * self._at_once)
+                yield from self._next_session(now + wait)
+            return
+        at = now
+        for _ in self._first:
+            at += self._rng.expovariate(self._rate)
+            yield from self._next_session(at)
+
+    def _next_session(self, at: float) -> Iterator[Due]:
+        place = next(self._waiting, None)
+        if place is not None:
+            self._begun[place] = at
+            yield Due(at, self._first[place])
+
+    def sent(self, number: int, now: float) -> Iterator[Due]:
+        """Yield the first requests of sub-agents that begin with this request."""
+        for beside, delay in self._beside.get(number, ()):
+            yield Due(now + delay, beside)
+
+    def ended(self, number: int, now: float) -> Iterator[Due]:
+        """Yield the requests that follow an answer's end."""
+        if following := self._next.get(number):
+            yield Due(now + following[1], following[0])
+        place = self.session[number]
+        self._left[place] -= 1
+        if not self._left[place]:
+            self.took[place] = Took(self._begun.pop(place), now)
+            if self._at_once:
+                yield from self._next_session(now)
