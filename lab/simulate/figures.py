@@ -39,13 +39,10 @@ class Figures:
     ttft_p90_s: float
     ttft_p95_s: float
     ttft_p99_s: float
-    tpot_p50_ms: float
-    """Median of the milliseconds for each token of an answer after the first."""
     tpot_p90_ms: float
-    tpot_p99_ms: float
+    """90th percentile of the milliseconds for each token of an answer after the first."""
     e2e_p90_s: float
     output_tokens_per_s: float
-    prompt_tokens_per_s: float
     imbalance: float
     """The busiest pod's seconds of prefill, divided by the mean over all pods."""
     utilisation: float
@@ -60,6 +57,9 @@ class Figures:
     pod_prefill_s: list[float] = field(default_factory=list)
     ttft_curve_s: list[float] = field(default_factory=list)
     """Quantiles of the time to first token, evenly apart, from least to greatest."""
+    tpot_p50_ms: float = 0.0
+    tpot_p99_ms: float = 0.0
+    prompt_tokens_per_s: float = 0.0
     pace: str = ""
     """How sessions come in a closed loop; empty where requests come at times of their own."""
     sessions: int = 0
