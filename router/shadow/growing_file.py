@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -18,8 +17,8 @@ SHOWN_BYTES = 1024
 class Line(NamedTuple):
     """A line without its break."""
 
-    number: int
-    """Its place in its file, from 1 on."""
+    at: int
+    """The byte of its file at which it begins."""
     content: bytes
 
 
@@ -31,63 +30,50 @@ class _Opened:
         self.grown_at = now
         self._rest = bytearray()
         self._is_skipping = False
-        self._ended: int | None = 0
-        """The lines of the file that have ended and were read or left out; None: not counted yet."""
 
     def skip(self) -> None:
         """Leave out all lines that have begun."""
-        self._ended = None  # `lines` counts them, as that may take seconds
         if self.file.seek(0, os.SEEK_END):
             self.file.seek(-1, os.SEEK_END)
             self._is_skipping = self.file.read(1) != b"\n"
-
-    def _count(self) -> int:
-        """Return how many lines end before the file's position."""
-        breaks, at, end = 0, 0, self.file.tell()
-        while at < end and (part := os.pread(self.file.fileno(), min(MOST_BYTES, end - at), at)):
-            breaks += part.count(b"\n")
-            at += len(part)
-        return breaks
 
     def lines(self, now: float) -> list[Line]:
         """Return the lines that have ended since the last call, in order."""
         if os.fstat(self.file.fileno()).st_size < self.file.tell():
             self.file.seek(0)
             self._rest.clear()
-            self._ended = 0
-        if self._ended is None:
-            self._ended = self._count()
+        begun, at = len(self._rest), self.file.tell() - len(self._rest)
         read = self.file.read(MOST_BYTES)
         if not read:
             return []
         self.grown_at = now
-        begun = len(self._rest)
         self._rest += read
         if (end := self._rest.rfind(b"\n", begun)) < 0:
-            return self._cut(self._ended)
-        lines = list(map(Line, count(self._ended + 1), bytes(self._rest[:end]).split(b"\n")))
-        self._ended += len(lines)
+            return self._cut(at)
+        lines = []
+        for content in bytes(self._rest[:end]).split(b"\n"):
+            lines.append(Line(at, content))
+            at += len(content) + 1
         del self._rest[: end + 1]
         if self._is_skipping:
             self._is_skipping = False
             del lines[0]
-        return lines + self._cut(self._ended)
+        return lines + self._cut(at)
 
-    def _cut(self, ended: int) -> list[Line]:
+    def _cut(self, at: int) -> list[Line]:
         """Return the beginning of a line that is too long, once, and drop what there is of it."""
         if len(self._rest) <= MOST_LINE_BYTES and not self._is_skipping:
             return []
-        begun = [] if self._is_skipping else [Line(ended + 1, bytes(self._rest[:SHOWN_BYTES]))]
+        begun = [] if self._is_skipping else [Line(at, bytes(self._rest[:SHOWN_BYTES]))]
         self._is_skipping = True
         self._rest.clear()
         return begun
 
     def close(self) -> list[Line]:
         """Return the last line, if it has no break."""
+        at = self.file.tell() - len(self._rest)
         self.file.close()
-        if self._is_skipping or not self._rest or self._ended is None:
-            return []
-        return [Line(self._ended + 1, bytes(self._rest))]
+        return [] if self._is_skipping or not self._rest else [Line(at, bytes(self._rest))]
 
 
 class GrowingFile:

@@ -108,7 +108,7 @@ class LogFeed:
         return ELSEWHERE
 
     def _complain(self, problem: str, line: Line | None = None) -> None:
-        self._place = f"line {line.number}: " if line else ""
+        self._place = f"the line at byte {line.at}: " if line else ""
         if problem != self._problem:
             log.warning("--shadow-log %s: %s%s", self._path, self._place, problem)
         self._problem = problem

@@ -22,12 +22,7 @@ from warmpath.lab.simworker.v0.memory.array_backend import ArrayT
 from warmpath.lab.simworker.v0.memory.block_content import BlockContent
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
@@ -133,7 +128,7 @@ class V0Engine:
         lora = self._adapter(generation)
         seq = Sequence(
             self._sequences,
-            {"prompt_token_ids": generation.prompt},
+            generation.prompt,
             self.scheduler.cache_config.block_size,
             lora_request=lora,
             cache_salt=generation.cache_salt,
@@ -299,7 +294,7 @@ class V0Engine:
         seq, generation = found.group.first_seq, found.generation
         token = next_token(found.seed, seq.get_last_token_id(), seq.get_len(), self._vocab_size)
         found.seed = extend_seed(found.seed, token)
-        seq.append_token_id(token, {token: Logprob(0.0)})
+        seq.append_token_id(token)
         generation.num_output_tokens = seq.get_output_len()
         generation.num_preemptions = found.group.num_preemptions
         if seq.get_output_len() == generation.max_tokens:

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.prefixstore.chats.test_chat_parity import GIVEN, MESSAGES, TOKENS, WRITTEN
 from warmpath.lab.local.tokenizer import TEMPLATE
+from warmpath.prefixstore.chats import published as list_of
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.published import (
     MOST_BYTES,
     MOST_MESSAGES,
     MOST_VARIABLE_BYTES,
+    digest,
     published,
 )
 from warmpath.prefixstore.chats.render_worker import RenderLimits
@@ -55,6 +57,15 @@ class Both:
             return self.runner.run(self.renderer.render(PROCESS + name, chat, None))
         except TemplateError as error:
             return type(error), error.problem, error.field
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_if_published() -> Iterator[None]:
+    """Count the templates that tests have written as published."""
+    added = {digest(source): name not in TOOLLESS for name, source in WRITTEN.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(list_of, "TAKES_TOOLS", list_of.TAKES_TOOLS | added)
+        yield
 
 
 @pytest.fixture(scope="module")

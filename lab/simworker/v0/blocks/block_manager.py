@@ -34,7 +34,6 @@ class BlockManager:
     ) -> None:
         self.block_size = block_size
         self.num_total_gpu_blocks = num_gpu_blocks
-        self.num_total_cpu_blocks = num_cpu_blocks
         self.sliding_window = sliding_window
         self.max_block_sliding_window = None
         if sliding_window is not None:

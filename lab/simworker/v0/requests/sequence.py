@@ -7,9 +7,7 @@ too, do not touch memory and are left out.
 
 import enum
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 
@@ -38,48 +36,34 @@ class SequenceStatus(enum.IntEnum):
         return status > SequenceStatus.SWAPPED
 
 
-@dataclass
-class Logprob:
-    """The natural logarithm of a sampled token's probability."""
-
-    logprob: float
-
-
 class Sequence:
     """One continuation of a prompt: its tokens, and the number of those that the model has computed.
 
     After a preemption by recompute, computed tokens start from 0 and the tokens stay: the output so far
     belongs to the new prefill.
 
-    `inputs` is a mapping with `prompt_token_ids`, as vLLM's `token_inputs` makes it. `block_size` is in
-    tokens and has to be the block manager's.
+    `block_size` is in tokens and has to be the block manager's.
     """
 
     def __init__(
         self,
         seq_id: int,
-        inputs: Mapping[str, Any],
+        prompt_token_ids: Iterable[int],
         block_size: int,
         lora_request: LoRARequest | None = None,
         *,
         cache_salt: str = "",
     ) -> None:
         self.seq_id = seq_id
-        self.inputs = inputs
         self.block_size = block_size
         self.lora_request = lora_request
         self.cache_salt = cache_salt
         self.status = SequenceStatus.WAITING
         self.stage = SequenceStage.PREFILL
         """DECODE once every known token is computed, until a recompute."""
-        self.prompt_token_ids: tuple[int, ...] = tuple(inputs["prompt_token_ids"])
+        self.prompt_token_ids: tuple[int, ...] = tuple(prompt_token_ids)
         self._all_token_ids = list(self.prompt_token_ids)
         self._num_computed_tokens = 0
-
-    @property
-    def data(self) -> "Sequence":
-        """The sequence itself: 0.9.2 keeps its tokens in an object of their own."""
-        return self
 
     @property
     def n_blocks(self) -> int:
@@ -102,15 +86,18 @@ class Sequence:
             return hash((int.from_bytes(digest, "little"), self.lora_int_id))
         return hash((0, self.lora_int_id)) if self.lora_int_id else None
 
-    def append_token_id(self, token_id: int, logprobs: Mapping[int, Logprob]) -> None:
-        """Append a sampled token; `logprobs` must have an entry for it."""
-        assert token_id in logprobs
+    def append_token_id(self, token_id: int) -> None:
+        """Append a sampled token."""
         self._all_token_ids.append(token_id)
 
     def fork(self, new_seq_id: int) -> "Sequence":
         """Return a copy under a new id, with the same tokens, status and computed tokens."""
         child = Sequence(
-            new_seq_id, self.inputs, self.block_size, self.lora_request, cache_salt=self.cache_salt
+            new_seq_id,
+            self.prompt_token_ids,
+            self.block_size,
+            self.lora_request,
+            cache_salt=self.cache_salt,
         )
         child.status, child.stage = self.status, self.stage
         child._all_token_ids = list(self._all_token_ids)

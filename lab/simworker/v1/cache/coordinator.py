@@ -5,6 +5,7 @@ Source: `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
@@ -288,26 +289,12 @@ def _check_retention(
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     """A model with one group. Raises ValueError unless a hash covers one of its blocks."""
 
-    def __init__(
-        self,
-        kv_cache_config: KVCacheConfig,
-        max_model_len: int,
-        max_in_flight_tokens: int,
-        *,
-        hash_block_size: int,
-        **options: int,
-    ) -> None:
-        super().__init__(
-            kv_cache_config,
-            max_model_len,
-            max_in_flight_tokens,
-            hash_block_size=hash_block_size,
-            **options,  # type: ignore[arg-type]
-        )
-        self.block_size = self.specs[0].block_size
-        if hash_block_size != self.block_size:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        size = self.block_size = self.specs[0].block_size
+        if self.hash_block_size != size:
             raise ValueError(
-                f"hash_block_size: {hash_block_size}, with one group its block_size {self.block_size}"
+                f"hash_block_size: {self.hash_block_size}, with one group its block_size {size}"
             )
         self.single_type_managers[0].use_eagle = 0 in self.eagle_group_ids
 

@@ -9,17 +9,13 @@ end within a block, which only state-space layers have.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warmpath.lab.simworker.v1.cache.coordinator import KVCacheCoordinator
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
 from warmpath.lab.simworker.v1.cache.single_type_manager import SingleTypeKVCacheManager
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheSpec,
-)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import FullAttentionSpec, KVCacheSpec
 
 
 class SpecGroup(NamedTuple):
@@ -38,19 +34,8 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     Raises ValueError unless `hash_block_size` divides each group's block size.
     """
 
-    def __init__(
-        self,
-        kv_cache_config: KVCacheConfig,
-        max_model_len: int,
-        max_in_flight_tokens: int,
-        **options: int,
-    ) -> None:
-        super().__init__(
-            kv_cache_config,
-            max_model_len,
-            max_in_flight_tokens,
-            **options,  # type: ignore[arg-type]
-        )
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         for at, spec in enumerate(self.specs):
             if spec.block_size % self.hash_block_size:
                 raise ValueError(

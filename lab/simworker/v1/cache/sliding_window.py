@@ -7,6 +7,7 @@ Source: `SlidingWindowManager` in `vllm/v1/core/single_type_kv_cache_manager.py`
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.single_type_manager import CacheHit, SingleTypeKVCacheManager
@@ -32,24 +33,8 @@ def _blocks_of_a_hit(spec: SlidingWindowSpec, *, drop_eagle_block: bool) -> int:
 class SlidingWindowManager(SingleTypeKVCacheManager):
     """A hit ends where all blocks of a window are cached."""
 
-    def __init__(
-        self,
-        kv_cache_spec: SlidingWindowSpec,
-        block_pool: BlockPool,
-        enable_caching: bool,
-        kv_cache_group_id: int,
-        scheduler_block_size: int,
-        *,
-        max_admission_blocks_per_request: int | None = None,
-    ) -> None:
-        super().__init__(
-            kv_cache_spec,
-            block_pool,
-            enable_caching,
-            kv_cache_group_id,
-            scheduler_block_size,
-            max_admission_blocks_per_request=max_admission_blocks_per_request,
-        )
+    def __init__(self, kv_cache_spec: SlidingWindowSpec, *arguments: Any, **options: Any) -> None:
+        super().__init__(kv_cache_spec, *arguments, **options)
         self.sliding_window = kv_cache_spec.sliding_window
         self._kept = kv_cache_spec.sliding_window - 1 + kv_cache_spec.extra_retained_tokens
 

@@ -11,12 +11,7 @@ from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
 )
 from warmpath.lab.simworker.v0.device import Device
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 
 
 class ManagerStream:
@@ -49,9 +44,8 @@ class ManagerStream:
     def admit(self, group: int, tokens: list[int], count: int, lora: int, lookahead: int) -> Any:
         """Allocate a new group if possible."""
         request = LoRARequest(f"lora-{lora}", lora, "/lora") if lora else None
-        inputs = {"type": "token", "prompt_token_ids": tokens}
         seqs = [
-            Sequence(group * 10 + number, inputs, self.config["block_size"], lora_request=request)
+            Sequence(group * 10 + number, tokens, self.config["block_size"], lora_request=request)
             for number in range(count)
         ]
         new = SequenceGroup(str(group), seqs, 0.0)
@@ -72,14 +66,14 @@ class ManagerStream:
     def _computed(self, seqs: list[Any]) -> None:
         for seq in seqs:
             held = self.manager.block_tables[seq.seq_id].num_full_slots
-            seq.data.update_num_computed_tokens(held - seq.data.get_num_computed_tokens())
+            seq.update_num_computed_tokens(held - seq.get_num_computed_tokens())
 
     def extend(self, group: int, tokens: list[list[int]], lookahead: int) -> Any:
         """Sample tokens for each running sequence, and get slots for them if possible."""
         seqs = self.running(group)
         for seq, sampled in zip(seqs, tokens, strict=True):
             for token in sampled:
-                seq.append_token_id(token, {token: Logprob(0.0)})
+                seq.append_token_id(token)
         if not self.manager.can_append_slots(self.groups[group], lookahead):
             return None
         copies = [

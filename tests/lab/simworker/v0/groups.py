@@ -3,7 +3,7 @@
 from typing import Any
 
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
@@ -58,7 +58,7 @@ def make_group(
         prompt if isinstance(prompt, list) else list(range(number * 1000, number * 1000 + prompt))
     )
     adapter = LoRARequest(str(lora), lora, "/adapter") if lora else None
-    seq = Sequence(number, {"prompt_token_ids": tokens}, BLOCK_SIZE, lora_request=adapter)
+    seq = Sequence(number, tokens, BLOCK_SIZE, lora_request=adapter)
     return SequenceGroup(request_id, [seq], arrival, lora_request=adapter, priority=priority)
 
 
@@ -73,7 +73,7 @@ def make_groups(scheduler: Scheduler, *prompts: int, **more: Any) -> list[Sequen
 def append(group: SequenceGroup, token: int = 7) -> None:
     for seq in group.seqs:
         if not seq.is_finished():
-            seq.append_token_id(token, {token: Logprob(0.0)})
+            seq.append_token_id(token)
 
 
 def run(scheduler: Scheduler) -> tuple[list[SequenceGroupMetadata], SchedulerOutputs]:

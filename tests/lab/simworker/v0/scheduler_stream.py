@@ -16,12 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
@@ -62,12 +57,7 @@ class SchedulerStream:
         lora = None
         if adapter:
             lora = LoRARequest(lora_name=str(adapter), lora_int_id=adapter, lora_path="/adapter")
-        seq = Sequence(
-            int(request_id),
-            {"type": "token", "prompt_token_ids": tokens},
-            self.config["block_size"],
-            lora_request=lora,
-        )
+        seq = Sequence(int(request_id), tokens, self.config["block_size"], lora_request=lora)
         group = SequenceGroup(request_id, [seq], self.now, lora_request=lora, priority=priority)
         self.groups[request_id] = group
         self.seqs[seq.seq_id] = seq
@@ -142,8 +132,8 @@ class SchedulerStream:
             for seq in scheduled.seq_group.get_seqs(status=SequenceStatus.RUNNING):
                 for count in range(generated.get(str(seq.seq_id), 1)):
                     if count:
-                        seq.data.update_num_computed_tokens(1)
+                        seq.update_num_computed_tokens(1)
                     token = 1_000_000 + seq.seq_id * 1000 + seq.get_len()
-                    seq.append_token_id(token, {token: Logprob(0.0)})
+                    seq.append_token_id(token)
                 if seq.get_len() >= self.config["max_model_len"]:
                     seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED

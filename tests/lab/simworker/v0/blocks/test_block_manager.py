@@ -13,12 +13,7 @@ from warmpath.lab.simworker.v0.device import AllocStatus, Device
 from warmpath.lab.simworker.v0.engine import Chunk, Worker
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 
 SIZE = 4
 RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
@@ -29,8 +24,7 @@ def manager_of(gpu: int = 10, cpu: int = 10, **options: Any) -> BlockManager:
 
 
 def group_of(number: int, tokens: list[int], count: int = 1) -> SequenceGroup:
-    inputs = {"prompt_token_ids": tokens}
-    seqs = [Sequence(number * 10 + at, inputs, SIZE) for at in range(count)]
+    seqs = [Sequence(number * 10 + at, tokens, SIZE) for at in range(count)]
     return SequenceGroup(f"r{number}", seqs, 0.0)
 
 
@@ -47,7 +41,7 @@ def admitted(
     manager.allocate(group)
     set_status(group, RUNNING)
     for seq in group.seqs:
-        seq.data.update_num_computed_tokens(len(tokens))
+        seq.update_num_computed_tokens(len(tokens))
     manager.mark_blocks_as_computed(group, len(tokens))
     return group
 
@@ -113,7 +107,7 @@ def test_a_copy_given_up_does_not_overwrite_a_block_swapped_in() -> None:
     # Appending 4 copies the shared block, and gives the copy up for the cached one. The block that
     # was to be the copy is then taken for what comes back from the CPU.
     first = group.seqs[0]
-    first.append_token_id(4, {4: Logprob(0.0)})
+    first.append_token_id(4)
     copies = manager.append_slots(first, 0)
     back = manager.swap_in(away)
     set_status(away, RUNNING)

@@ -20,12 +20,7 @@ from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
 from warmpath.lab.simworker.v0.engine import Chunk, Worker
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 
 SIZE = 2
 SHAPE = CacheShape(num_layers=1, block_size=SIZE, num_kv_heads=1, head_size=4, dtype="fp8")
@@ -80,7 +75,7 @@ class Steps(RuleBasedStateMachine):
     def _new_seq(self, prompt: tuple[int, ...], lora: int) -> Sequence:
         self.next_id += 1
         request = LoRARequest(f"lora-{lora}", lora) if lora else None
-        return Sequence(self.next_id, {"prompt_token_ids": prompt}, SIZE, lora_request=request)
+        return Sequence(self.next_id, prompt, SIZE, lora_request=request)
 
     def _schedule(self, seq: Sequence, begin: int) -> None:
         self.scheduled[seq.seq_id] = seq
@@ -208,10 +203,10 @@ class Steps(RuleBasedStateMachine):
             self._write_ahead(chunk)
         for number, seq in enumerate(self.scheduled.values()):
             done = self.manager.block_tables[seq.seq_id].num_full_slots
-            seq.data.update_num_computed_tokens(done - seq.get_num_computed_tokens())
+            seq.update_num_computed_tokens(done - seq.get_num_computed_tokens())
             if done == seq.get_len():
                 token = sampled[number % len(sampled)]
-                seq.append_token_id(token, {token: Logprob(0.0)})
+                seq.append_token_id(token)
         self._begin_step()
 
     def _write_ahead(self, chunk: Chunk) -> None:

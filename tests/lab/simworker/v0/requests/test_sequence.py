@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceStage
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceStage
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
 
 def sequence(tokens: list[int]) -> Sequence:
-    return Sequence(0, {"prompt_token_ids": tokens}, 4)
+    return Sequence(0, tokens, 4)
 
 
 def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
@@ -18,7 +18,7 @@ def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
     data.update_num_computed_tokens(3)
     assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.PREFILL, 1)
     data.update_num_computed_tokens(1)
-    data.append_token_id(5, {5: Logprob(0.0)})
+    data.append_token_id(5)
     assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.DECODE, 1)
     with pytest.raises(AssertionError, match="6 computed tokens of 5"):
         data.update_num_computed_tokens(2)
@@ -26,7 +26,7 @@ def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
 
 def make_sequence(lora: int, salt: str) -> Sequence:
     adapter = LoRARequest("l", lora) if lora else None
-    return Sequence(0, {"prompt_token_ids": [1]}, 4, lora_request=adapter, cache_salt=salt)
+    return Sequence(0, [1], 4, lora_request=adapter, cache_salt=salt)
 
 
 def test_hashes_tell_adapters_and_salts_apart() -> None:
