@@ -231,10 +231,6 @@ class BlockManager:
         """Forget the look-up for a sequence that is not allocated after all."""
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
 
-    def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Share of look-ups that hit on a device, 0 to 1; -1 without prefix caching."""
-        return self.block_allocator.allocators[device].get_prefix_cache_hit_rate()
-
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content of a device, or with None of both; False if blocks in use forbid it."""
         return self.block_allocator.reset_prefix_cache(device)

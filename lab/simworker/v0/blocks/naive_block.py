@@ -206,10 +206,6 @@ class NaiveBlockAllocator:
         for block in blocks:
             block.block_id = self.allocate_block_id()
 
-    def get_prefix_cache_hit_rate(self) -> float:
-        """Return -1: there is no prefix cache."""
-        return -1
-
     def reset_prefix_cache(self) -> bool:
         """Return True: there is no content to forget."""
         return True

@@ -2,10 +2,7 @@
 
 Source: `vllm/core/block/prefix_caching_block.py` of 0.9.2. Unlike v1, v0 never keeps equal content
 twice: a block that fills up with content that another block has already is dropped in favour of that
-block.
-
-`CacheMetricData` is in `vllm/core/block/common.py`, where it averages over thousands of queries at a
-time so that no counter overflows; with Python's integers the quotient is the same.
+block. Its rate of hits is left out: the engine counts them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -89,22 +86,6 @@ class BlockTracker:
         self.computed = False
 
 
-class CacheMetricData:
-    """Counts of look-ups of full blocks, and of those that hit."""
-
-    def __init__(self) -> None:
-        self.num_queries = 0
-        self.num_hits = 0
-
-    def query(self, *, hit: bool) -> None:
-        self.num_queries += 1
-        self.num_hits += hit
-
-    def get_hit_rate(self) -> float:
-        """Return hits per query, 0 to 1; 0 before the first query."""
-        return self.num_hits / self.num_queries if self.num_queries else 0.0
-
-
 class PrefixCachingBlockAllocator(NaiveBlockAllocator):
     """Ids of blocks, and the content of each.
 
@@ -125,7 +106,6 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
         self._touched_blocks: set[BlockId] = set()
         """Blocks filled in the step that is being scheduled, even if they were freed since."""
         self.evictor = LRUEvictor()
-        self.metric_data = CacheMetricData()
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
@@ -139,7 +119,6 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
                 f"{self._block_size} whose prefix is full"
             )
         cached = self._cached_blocks.get(block.content_hash)
-        self.metric_data.query(hit=cached is not None)
         if cached is None:
             block.block_id = self.allocate_block_id()
             self.promote_to_immutable_block(block)
@@ -310,12 +289,8 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
             )
             block.block_id = allocated.block_id
 
-    def get_prefix_cache_hit_rate(self) -> float:
-        """Share of looked-up full blocks that were found, 0 to 1."""
-        return self.metric_data.get_hit_rate()
-
     def reset_prefix_cache(self) -> bool:
-        """Forget all content and metrics; False, and nothing done, while blocks are in use."""
+        """Forget all content; False, and nothing done, while blocks are in use."""
         if self.get_num_free_blocks() < self.get_num_total_blocks():
             return False
         while self.evictor.num_blocks:
@@ -323,7 +298,6 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
             self.refcounter.incr(block_id)
             super().free_block_id(block_id)
         self.evictor = LRUEvictor()
-        self.metric_data = CacheMetricData()
         return True
 
     def check(self) -> None:

@@ -126,11 +126,7 @@ class ManagerStream:
             for seq in self.running(number):
                 self.manager.access_all_blocks_in_seq(seq, now)
                 cached.append(self.manager.get_num_cached_tokens(seq))
-        rates = [
-            round(self.manager.get_prefix_cache_hit_rate(device), 9)
-            for device in (Device.GPU, Device.CPU)
-        ]
-        return [cached, rates]
+        return cached
 
     def reset(self, device: str | None) -> Any:
         """Forget all cached content."""
@@ -267,10 +263,6 @@ class AllocatorStream:
     def reset(self, where: int) -> Any:
         """Forget all cached content."""
         return self.allocators[where].reset_prefix_cache()
-
-    def hit_rate(self, where: int) -> Any:
-        """Return the hit rate."""
-        return round(self.allocators[where].get_prefix_cache_hit_rate(), 9)
 
 
 def stream(config: dict[str, Any]) -> ManagerStream | AllocatorStream:

@@ -81,7 +81,6 @@ def test_without_caching_nothing_is_found() -> None:
     allocator.mark_blocks_as_computed([])
     assert allocator.find_cached_blocks_prefix([1, 2]) == []
     assert allocator.get_common_computed_block_ids([[0], [0]]) == []
-    assert allocator.get_prefix_cache_hit_rate() == -1
     assert allocator.reset_prefix_cache()
     with pytest.raises(NotImplementedError):
         allocator.promote_to_immutable_block(one[0])
