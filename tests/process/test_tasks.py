@@ -114,8 +114,8 @@ async def test_the_lag_is_what_a_sleep_takes_too_long() -> None:
     assert seen == pytest.approx([0.0, 0.25, 0.0])
 
 
-def test_no_hold_of_more_than_20_ms_passes_unseen() -> None:
-    assert PAUSE <= 0.02
+def test_no_hold_of_more_than_100_ms_passes_unseen() -> None:
+    assert PAUSE <= 0.1
 
 
 async def test_a_router_tells_the_lag_of_its_loop(tmp_path: Path) -> None:
