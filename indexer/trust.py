@@ -9,8 +9,9 @@ record's age and Redis' faults, and `indexer.shared.query.index` for each answer
 have been away for too long.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class Level(StrEnum):
@@ -42,8 +43,7 @@ DRIFTED = "more blocks were announced than the cache has"
 """Beginning of the reason if the announced blocks cannot all be in the engine's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(msgspec.Struct, frozen=True):
     """A level, its reason in words, and since when (seconds, the ingest's clock)."""
 
     level: Level

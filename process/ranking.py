@@ -38,8 +38,9 @@ class Ranking(Generic[Item]):
         return self._ranks[item]
 
     def put(self, item: Item, rank: Rank) -> None:
-        if item in self._ranks:
-            self.drop(item)
+        before = self._ranks.get(item)
+        if before is not None:
+            del self._order[bisect_left(self._order, (before,))]
         self._ranks[item] = rank
         insort(self._order, (rank, item))
 

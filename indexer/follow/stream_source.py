@@ -9,10 +9,10 @@ One file, since every method changes the state of one rank.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 
 import msgspec
 
-from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import (
     Batch,
     Cleared,
@@ -151,10 +151,8 @@ class RankIngest(Rank):
         """Whether the rank that its batches name was compared on this connection."""
         self._show_applied()
 
-    @property
-    def layout(self) -> Layout:  # type: ignore[override]  # nobody sets it
-        # Readers in other threads find a group's blocks never before its layout: it stays where it is.
-        return self.state.groups.layout
+    # Nobody sets it. Readers in other threads find a group's blocks never before its layout.
+    layout = property(attrgetter("state.groups.layout"))
 
     @property
     def lag_seconds(self) -> float:

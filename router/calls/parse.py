@@ -159,7 +159,8 @@ def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
         problem = "is not UTF-8" if field else f"is not a {kind.DESCRIPTOR.name}"
         raise BadRequestError(field or "request", problem) from error
     for name, most in _names(kind.DESCRIPTOR):
-        check_name(name, getattr(request, name), most)
+        if given := getattr(request, name):
+            check_name(name, given, most)
     return request
 
 

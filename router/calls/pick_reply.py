@@ -57,9 +57,9 @@ def pick_reply(pick: Pick, engine_priority: int, wall_offset: float) -> bytes:
 def candidates(tag: bytes, told: Candidates, wall_offset: float) -> list[bytes]:
     """Return the parts of a PickResponse with the first candidates."""
     parts: list[bytes] = []
-    rows = told.figures[TOLD, :MOST_CANDIDATES].T.tolist()
+    rows = told.figures.take(TOLD, 0).T.tolist()
     for (wait, uncached, prefill, cost), seat, match, trust in zip(
-        rows, told.seats, told.matches, told.trusts, strict=False
+        rows[:MOST_CANDIDATES], told.seats, told.matches, told.trusts, strict=False
     ):
         one = _named(seat)
         if match.matched_tokens:

@@ -283,7 +283,7 @@ class RankBook:
         if latest is None or (not self._watched and self.may_have_ended(latest)):
             return None
         for one in self.unanswered.values():
-            if not self.may_have_ended(one):
+            if one.is_watched or not self.may_have_ended(one):
                 return one
         return None
 
@@ -325,7 +325,7 @@ class RankBook:
 
     def seconds_ahead(self, now: float) -> float:
         """Return the seconds until a new prefill would start, by these bookings alone."""
-        first = self._first(())
+        first = next(iter(self.waiting.values()), None)
         if first is None:
             return 0.0
         work = first.work
