@@ -98,7 +98,7 @@ class JinjaTemplate:
         }
         pieces, size, most = [], 0, math.inf if max_output_bytes is None else max_output_bytes
         try:
-            for piece in self._template.generate(given):
+            for piece in self._template.root_render_func(self._template.new_context(given)):
                 size += len(piece)
                 if size > most:
                     _stop(most)

@@ -42,6 +42,10 @@ class ChatTemplate:
         if not self._templates.keys() & {"default", "tool_use"}:
             raise TemplateError("none of the chat templates is named default or tool_use")
         self._takes_parts = {name: takes_parts(one.tree) for name, one in self._templates.items()}
+        self._for_developers = {
+            name for name, text in named.items() if '"developer"' in text or "'developer'" in text
+        }
+        """The names of the templates that know the role of developers."""
         self.model = model
         self._max_output_bytes = max_output_bytes
 
@@ -55,7 +59,7 @@ class ChatTemplate:
         template = self._templates[name]
         talk = Conversation(parts=self._takes_parts[name], placeholders=self.model.placeholders)
         messages = talk.messages(chat.messages)
-        if '"developer"' not in template.source and "'developer'" not in template.source:
+        if name not in self._for_developers:
             messages = _without_developers(messages)
         kwargs = {**self.model.special_tokens, **chat.kwargs}
         converted = replace(chat, messages=messages, kwargs=kwargs)
