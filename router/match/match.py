@@ -94,9 +94,9 @@ class Matches(dict[Rank, Match]):
     """The match of each rank that holds, or is believed to hold, any block of a prompt.
 
     `trusts` has the trust at the look-up of each rank that holds a block, and of every rank in shared
-    mode, since a look-up in Redis may time out for one prompt and not for another. `chains` has the
-    prompt's blocks that were looked up, by their form, and `texts` those of its bytes, unless its tokens
-    are always known.
+    mode, since a look-up in Redis may time out for one prompt and not for another; others have the
+    rank's own. `chains` has the prompt's blocks that were looked up, by their form, and `texts` those of
+    its bytes, unless its tokens are always known.
     """
 
     __slots__ = ("chains", "texts", "trusts")
@@ -106,10 +106,6 @@ class Matches(dict[Rank, Match]):
         self.chains: dict[BlockForm, Chain] = {}
         self.texts: dict[BlockForm, Chain] = {}
         self.trusts: dict[Rank, Trust] = {}
-
-    def trust(self, rank: Rank) -> Trust:
-        """Return the trust in a rank's match, or in the answer that it has none."""
-        return self.trusts.get(rank) or rank.trust
 
 
 def _with_text(beliefs: Beliefs, of_text: Beliefs, sought: Chain, text: Chain) -> Beliefs:
@@ -414,7 +410,7 @@ class Scorer:
             if holder is None or holder not in wanted:
                 continue
             # An exact view replaces assumptions about prompts sent before its events came.
-            assumed = 0 if matches.trust(holder).level is Level.EXACT else sent
+            assumed = 0 if (trust_of(holder) or holder.trust).level is Level.EXACT else sent
             if arriving or assumed:
                 known = matches.get(holder, NOTHING)
                 matches[holder] = Match(

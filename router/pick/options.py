@@ -152,7 +152,6 @@ class Options(Sequence[Option]):
             [field.seats[place] for place in places],
             self.figures.take(places, 1),
             [matches.get(rank, NOTHING) for rank in ranks],
-            # As `Matches.trust`.
             [trusts.get(rank) or rank.trust for rank in ranks],
             terms=self._terms,
             shared=self.shared,

@@ -202,6 +202,6 @@ class Scorer:
         match = matches.get(rank, NOTHING)
         return PodScore(
             pod.id, rank.number, self._strategy(match) if rank in matches else 0.0,
-            match.matched_tokens, match.believed_tokens, match.tokens_by_tier, matches.trust(rank),
-            pod.ready,
+            match.matched_tokens, match.believed_tokens, match.tokens_by_tier,
+            matches.trusts.get(rank) or rank.trust, pod.ready,
         )  # fmt: skip
