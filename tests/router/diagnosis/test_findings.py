@@ -261,7 +261,7 @@ def test_more_blocks_than_the_cache_has_are_told_at_once_and_once_they_were_give
     for one in (
         replace(rank(trust=drifted), capacity=95),
         replace(rank(), capacity=95, drifts=2),
-        rank(trust=replace(drifted, since=0.0)),
+        rank(trust=Trust(drifted.level, drifted.reason, 0.0)),
     ):
         [finding] = found(one)
         assert finding.kind == "drift"
