@@ -92,6 +92,9 @@ class Call:
         # To ask for the running loop is a system call (getpid) in Python 3.11.
         self._loop = link.loop
         self._link = link
+        self.peer = link.peer
+        self.address = link.address
+        """The part of `peer` that all connections of that machine have in common."""
         self._stream = stream
         self.method = request.method
         self.metadata = request.metadata
@@ -103,16 +106,6 @@ class Call:
             self._expiry = self._loop.call_later(request.seconds, self._expire)
 
     # The caller.
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._link.peer
-
-    @property
-    def address(self) -> str:
-        """The part of the client's address that all connections of that machine have in common."""
-        return self._link.address
 
     @property
     def names(self) -> Sequence[str]:
@@ -155,7 +148,6 @@ class Call:
 
     def closed(self) -> None:
         """Note that the stream is closed, or was reset; cancel the method if it still runs."""
-        self.came()
         self.is_closed = True
         if not self.is_ended:
             self.was_cancelled = True
@@ -233,7 +225,8 @@ class Call:
 
     def _conclude(self) -> None:
         self.is_ended = True
-        self.came()
+        if self.on_came is not None:
+            self.came()
         if self._deframer.held:
             self._deframer.drop()
         if self._arrived is not None:

@@ -310,66 +310,62 @@ class Session:
 
         Raises EndedError.
         """
+        has_refilled = False
+        of_stream = 0
+        chunks: list[memoryview] = []
+        view = memoryview(data)
+        refused: dict[int, int] = {}
         try:
-            return self._acted(rows, memoryview(data), headers)
+            for kind, stream, first, second in rows:
+                if kind == of.CHUNK:
+                    if chunks and stream != of_stream:
+                        self._events.received(of_stream, chunks)
+                        chunks = []
+                    if stream not in self.unwanted:
+                        of_stream = stream
+                        chunks.append(view[first : first + second])
+                    continue
+                if chunks:
+                    self._events.received(of_stream, chunks)
+                    chunks = []
+                if kind == of.END:
+                    self._events.ended(stream)
+                elif kind in {of.HEADERS, of.LONG_HEADERS}:
+                    block = headers[first - of.HEADERS_BOTTOM : second - of.HEADERS_BOTTOM]
+                    self._begun(stream, block, is_too_long=kind == of.LONG_HEADERS)
+                elif kind == of.CLOSED:
+                    self._half_open.pop(stream, None)
+                    if not second and first not in QUIET:
+                        # libnghttp2 has reset the stream, since the client broke the protocol.
+                        self._allowed.count_reset()
+                    if stream in self._open:
+                        is_whole = first == lib.NO_ERROR
+                        self._closed(stream, is_by_client=bool(second), is_whole=is_whole)
+                elif kind == of.RESET_LATE:
+                    self._events.reset_late(stream)
+                elif kind == of.DRAINED:
+                    self.drained.append(stream)
+                elif kind == of.ANSWERED:
+                    self._answered.append(stream)
+                elif kind == of.REFUSED:
+                    # A compiled callback has answered the call.
+                    if not second:
+                        self._half_open[stream] = self._allowed.now
+                    refused[first] = refused.get(first, 0) + 1
+                elif kind == of.REFILL and (body := self._bodies.get(stream)):
+                    body.refill()
+                    self._resume(stream, body)
+                    has_refilled = True
+            if chunks:
+                self._events.received(of_stream, chunks)
+            for method, count in refused.items():
+                self._earned += FRAMES_A_CALL * count
+                self._events.refused(self._journal.refusable[method], count)
         except EndedError:
             raise
         except Exception as error:
             log.exception("HTTP/2: an unexpected error")
             raise EndedError("an unexpected error", lib.INTERNAL_ERROR) from error
-
-    def _acted(
-        self, rows: Iterable[tuple[int, int, int, int]], data: memoryview, headers: bytes
-    ) -> bool:
-        has_refilled = False
-        of_stream = 0
-        chunks: list[memoryview] = []
-        refused: dict[int, int] = {}
-        for kind, stream, first, second in rows:
-            if kind == of.CHUNK:
-                if chunks and stream != of_stream:
-                    self._events.received(of_stream, chunks)
-                    chunks = []
-                if stream not in self.unwanted:
-                    of_stream = stream
-                    chunks.append(data[first : first + second])
-                continue
-            if chunks:
-                self._events.received(of_stream, chunks)
-                chunks = []
-            if kind == of.END:
-                self._events.ended(stream)
-            elif kind in {of.HEADERS, of.LONG_HEADERS}:
-                block = headers[first - of.HEADERS_BOTTOM : second - of.HEADERS_BOTTOM]
-                self._begun(stream, block, is_too_long=kind == of.LONG_HEADERS)
-            elif kind == of.CLOSED:
-                self._half_open.pop(stream, None)
-                if not second and first not in QUIET:
-                    # libnghttp2 has reset the stream, since the client broke the protocol.
-                    self._allowed.count_reset()
-                if stream in self._open:
-                    is_whole = first == lib.NO_ERROR
-                    self._closed(stream, is_by_client=bool(second), is_whole=is_whole)
-            elif kind == of.RESET_LATE:
-                self._events.reset_late(stream)
-            elif kind == of.DRAINED:
-                self.drained.append(stream)
-            elif kind == of.ANSWERED:
-                self._answered.append(stream)
-            elif kind == of.REFUSED:
-                # A compiled callback has answered the call.
-                if not second:
-                    self._half_open[stream] = self._allowed.now
-                refused[first] = refused.get(first, 0) + 1
-            elif kind == of.REFILL and (body := self._bodies.get(stream)):
-                body.refill()
-                self._resume(stream, body)
-                has_refilled = True
-        if chunks:
-            self._events.received(of_stream, chunks)
-        for method, count in refused.items():
-            self._earned += FRAMES_A_CALL * count
-            self._events.refused(self._journal.refusable[method], count)
         return has_refilled
 
     def _begun(self, stream: int, block: bytes, *, is_too_long: bool) -> None:

@@ -192,6 +192,9 @@ class InFlight:
 
     def remember(self, connection: str, *, came: bool) -> None:
         """Note whether a connection's last message came in time."""
+        if self._known.get(connection) is came:
+            self._known.move_to_end(connection)
+            return
         before = self._client(connection)
         self._known[connection] = came
         self._known.move_to_end(connection)

@@ -30,6 +30,7 @@ SCORES_TAG = b"\x0a"
 """ScoreResponse.scores: field 1, bytes."""
 
 
+@lru_cache(1 << 13)
 def varint(number: int) -> bytes:
     """Return an unsigned number as protobuf writes it."""
     if number < 0x80:
