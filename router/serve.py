@@ -31,14 +31,13 @@ from warmpath.router.tracing.environment import tracer_of
 
 log = logging.getLogger(__name__)
 
+ALLOCATED = 5_000
+"""New objects after which the garbage collector looks at the newest ones."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the router until SIGTERM or Ctrl-C; SIGHUP or a change of its file reloads it."""
     return run(serve_parser(main.__doc__).parse_args(argv))
-
-
-ALLOCATED = 5_000
-"""New objects after which the garbage collector looks at the newest ones."""
 
 
 def serve_parser(summary: str | None) -> argparse.ArgumentParser:
