@@ -286,9 +286,11 @@ def test_what_is_taken_away_while_a_gateway_runs_is_said_until_it_is_back(
         )
         engines[pod].close()
         engines[pod] = started(pod, "--api-key=old")
-        # Its ports are free ones now, which the router learns. The finding may end before or after.
-        back = rf"taken in: {pod}  vLLM 0.32.0, m: exact|ready: m {pod}: no longer"
-        assert len({command.hear(back)[0] for _ in range(2)}) == 2
+        # Its ports are free ones now, which the router learns. The finding may end before or after; on a
+        # busy machine its events may be late at first.
+        back, seen = rf"taken in: {pod}  vLLM 0.32.0, m: |ready: m {pod}: no longer", set[str]()
+        while len(seen) < 2:
+            seen.add(command.hear(back)[0])
         engines[other].close()
         engines[other] = started(other, "--api-key=new", *events[other])
         command.hear(
