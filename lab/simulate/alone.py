@@ -1,11 +1,10 @@
 """How long sessions take alone on an idle fleet: with this their times in company are compared."""
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from random import Random
 
 from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.closed_loop import ClosedLoop, Due
+from warmpath.lab.simulate.closed_loop import ClosedLoop, LoopRun
 from warmpath.lab.simulate.fleet import SimulatedEngine, build_engine
 from warmpath.lab.simulate.traffic.sessions import Session
 from warmpath.lab.simworker.engine import Generation
@@ -30,31 +29,26 @@ class _Alone:
         self.loop = ClosedLoop(sessions, at_once=1, rng=Random(0))
         self._engines = engines
         self._last = -1
-        self._cluster = VirtualCluster[CacheEvent](engines, self._route)
-        self._plan(self.loop.begin(0.0))
-        self._cluster.run(())
+        self._run = LoopRun(
+            self.loop, VirtualCluster[CacheEvent](engines, self._route), self._generation
+        )
+        self._run.run()
 
     def _route(self, generation: Generation, _now: float) -> int:
         return self.loop.thread[int(generation.request_id)] % len(self._engines)
 
-    def _plan(self, dues: Iterable[Due]) -> None:
-        for due in dues:
-            self._cluster.call_at(due.at, partial(self._send, due.number))
-
-    def _send(self, number: int) -> None:
-        loop, one = self.loop, self.loop.requests[number]
-        if loop.session[number] != self._last:
-            self._last = loop.session[number]
+    def _generation(self, number: int) -> Generation:
+        one, session = self.loop.requests[number], self.loop.session[number]
+        if session != self._last:
+            self._last = session
             for engine in self._engines:
                 engine.reset_prefix_cache()
 
         def take(_tokens: list[int], last: bool) -> None:
             if last:
-                self._plan(loop.ended(number, self._cluster.now))
+                self._run.ended(number)
 
-        generation = Generation(
+        return Generation(
             str(number), range(one.prompt_tokens), one.output_tokens, take,
             prompt_hashes=one.block_hashes, answer_hashes=one.answer_hashes,
         )  # fmt: skip
-        self._cluster.arrive(generation)
-        self._plan(loop.sent(number, self._cluster.now))

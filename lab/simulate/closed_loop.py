@@ -5,12 +5,15 @@ a request is sent ────────────────────�
 an answer has ended ───────────────────────────► the thread's next request, a pause later
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
 from warmpath.lab.simulate.traffic.sessions import Session
+from warmpath.lab.simworker.engine import Generation
+from warmpath.lab.simworker.virtual.cluster import RequestOutcome, VirtualCluster
 
 START_GAP = 2.0
 """Seconds between the first sessions of those that run at once, the mean: they do not begin together."""
@@ -113,3 +116,35 @@ class ClosedLoop:
             self.took[place] = Took(self._begun.pop(place), now)
             if self._at_once:
                 yield from self._next_session(now)
+
+
+class LoopRun:
+    """Lets the requests of a loop arrive at a cluster; `made` returns a request by its number.
+
+    The requests tell `ended` of their last token.
+    """
+
+    def __init__(
+        self, loop: ClosedLoop, cluster: VirtualCluster[Any], made: Callable[[int], Generation]
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._made = made
+        self._outcomes: list[RequestOutcome] = []
+
+    def run(self) -> list[RequestOutcome]:
+        """Run all requests; return their outcomes in the order of their arrivals."""
+        self._plan(self._loop.begin(0.0))
+        self._cluster.run(())
+        return self._outcomes
+
+    def ended(self, number: int) -> None:
+        self._plan(self._loop.ended(number, self._cluster.now))
+
+    def _plan(self, dues: Iterable[Due]) -> None:
+        for due in dues:
+            self._cluster.call_at(due.at, partial(self._send, due.number))
+
+    def _send(self, number: int) -> None:
+        self._outcomes.append(self._cluster.arrive(self._made(number)))
+        self._plan(self._loop.sent(number, self._cluster.now))

@@ -10,7 +10,7 @@ router says that it is to be asked again.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -19,7 +19,7 @@ from zlib import crc32
 
 from warmpath.lab.simulate.booking_store import BookingStore
 from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.closed_loop import ClosedLoop, Due
+from warmpath.lab.simulate.closed_loop import ClosedLoop, LoopRun
 from warmpath.lab.simulate.fleet import SimulatedEngine
 from warmpath.lab.simulate.router import Pick, SimulatedRouter
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
@@ -47,8 +47,6 @@ class Gateway:
         loop: ClosedLoop | None = None,
     ) -> None:
         self._cell = cell
-        self._loop = loop
-        self._outcomes: list[RequestOutcome] = []
         self._routers = routers
         self._engines = engines
         self._requests = requests
@@ -69,6 +67,11 @@ class Gateway:
         self._cluster = VirtualCluster(
             engines, self._ask, on_events=self._take_events, event_delay=cell.event_delay
         )
+        self._loop_run = (
+            None
+            if loop is None
+            else LoopRun(loop, self._cluster, lambda number: self._generation(str(number)))
+        )
 
     def run(self, speed: float) -> list[RequestOutcome]:
         """Run all requests; return their outcomes in the order of their arrivals.
@@ -85,24 +88,14 @@ class Gateway:
             cluster.call_at(half, self._die)
             cluster.call_at(half + cell.outage, self._begin_anew)
         with _uncollected():
-            if self._loop is None:
-                self._outcomes = cluster.run(self._arrivals(speed))
+            if self._loop_run is None:
+                outcomes = cluster.run(self._arrivals(speed))
             else:
-                self._plan(self._loop.begin(0.0))
-                cluster.run(())
+                outcomes = self._loop_run.run()
         for engine in self._engines:
             engine.check()
         cluster.check()
-        return self._outcomes
-
-    def _plan(self, dues: Iterable[Due]) -> None:
-        for due in dues:
-            self._cluster.call_at(due.at, partial(self._send_due, due.number))
-
-    def _send_due(self, number: int) -> None:
-        assert self._loop is not None
-        self._outcomes.append(self._cluster.arrive(self._generation(str(number))))
-        self._plan(self._loop.sent(number, self._cluster.now))
+        return outcomes
 
     @property
     def prefill_seconds(self) -> list[float]:
@@ -167,8 +160,8 @@ class Gateway:
         cached, tokens = generation.num_cached_tokens, generation.num_prompt_tokens
         report = partial(router.finished, pick, cached, tokens)
         self._report(generation.request_id, router, report)
-        if self._loop is not None:
-            self._plan(self._loop.ended(int(generation.request_id), self._cluster.now))
+        if self._loop_run is not None:
+            self._loop_run.ended(int(generation.request_id))
 
     def _report(
         self, request_id: str, router: SimulatedRouter, report: Callable[[float], None]

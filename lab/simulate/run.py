@@ -26,7 +26,7 @@ from warmpath.lab.simulate.router import SimulatedRouter
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simulate.traffic.generated import Generated
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic
-from warmpath.lab.simulate.traffic.sessions import Session, Thread, sessions_of
+from warmpath.lab.simulate.traffic.sessions import Session, sessions_of
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
 
@@ -76,8 +76,7 @@ def longest_of(requests: Iterable[LoggedRequest]) -> int:
 
 def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
     size = traffic.block_size
-    sessions = list(_chosen(cell))
-    fitting = [found for one in sessions if (found := _that_fit(one, size, cell.blocks_per_pod))]
+    fitting = _fitting(cell, size)
     if not fitting:
         raise ValueError(
             f"--blocks-per-pod is {cell.blocks_per_pod}: no session's first prompt fits"
@@ -90,19 +89,34 @@ def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
     came = [loop.requests[int(one.request_id)] for one in outcomes]
     ceiling, work = pooled(came, cell.pods * cell.blocks_per_pod, size, cell.latency)
     pace = Pace(ceiling, work / (_capacity(cell) * max(one.end for one in outcomes)), 1.0)
+    # Neither the policy nor the pace matters to a session alone: all runs of a place share its times.
+    by_themselves = _by_themselves(
+        replace(cell, policy="", queue=False, sessions=1, session_rate=0.0), size
+    )
     slowed = [
         (ended - begun) / by_itself
         for (_, (begun, ended)), by_itself in zip(
-            sorted(loop.took.items()),
-            alone(cell, fitting, size, longest_of(loop.requests)),
-            strict=True,
+            sorted(loop.took.items()), by_themselves, strict=True
         )
     ]
-    refused = sum(one.count for one in sessions) - len(loop.requests)
+    refused = sum(one.count for one in _chosen(cell)) - len(loop.requests)
     return figures(
         cell, traffic, pace, outcomes,
         refused=refused, busy=gateway.prefill_seconds, begun=begun, slowed=slowed,
     )  # fmt: skip
+
+
+def _fitting(cell: Cell, size: int) -> list[Session]:
+    """Return the chosen sessions, as far as their prompts fit into a pod."""
+    chosen = _chosen(cell)
+    return [found for one in chosen if (found := _that_fit(one, size, cell.blocks_per_pod))]
+
+
+@lru_cache(maxsize=4)
+def _by_themselves(cell: Cell, size: int) -> list[float]:
+    sessions = _fitting(cell, size)
+    requests = (one for of in sessions for thread in of.threads for one in thread.requests)
+    return alone(cell, sessions, size, longest_of(requests))
 
 
 def _chosen(cell: Cell) -> Iterator[Session]:
@@ -118,14 +132,14 @@ def _chosen(cell: Cell) -> Iterator[Session]:
 
 def _that_fit(session: Session, size: int, blocks: int) -> Session | None:
     """Return a session with its threads up to prompts that fit into no pod; None if nothing is left."""
-    threads: list[Thread] = []
-    for thread in session.threads:
-        fits = [*takewhile(lambda one: can_serve(one, size, blocks), thread.requests)]
-        if not fits and not threads:
-            return None
-        if fits and thread.follows < len(threads[0].requests if threads else fits):
-            threads.append(replace(thread, requests=fits))
-    return replace(session, threads=threads)
+    own, *others = (
+        replace(one, requests=[*takewhile(lambda one: can_serve(one, size, blocks), one.requests)])
+        for one in session.threads
+    )
+    if not own.requests:
+        return None
+    beside = [one for one in others if one.requests and one.follows < len(own.requests)]
+    return replace(session, threads=[own, *beside])
 
 
 @lru_cache(maxsize=2)

@@ -64,9 +64,7 @@ def test_each_request_follows_the_answer_before_it(
             dues = loop.sent(number, now)
         for due in dues:
             heapq.heappush(heap, (due.at, due.number, False))
-        most = max(
-            most, len(sent.keys() and {loop.session[one] for one in sent} - loop.took.keys())
-        )
+        most = max(most, len({loop.session[one] for one in sent} - loop.took.keys()))
     assert sent.keys() == set(range(len(loop.requests)))
     if at_once:
         assert most <= at_once
