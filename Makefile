@@ -19,7 +19,7 @@ COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto client docs results site release lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache check bench soak fuzz proto client docs results site release lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,17 +113,6 @@ test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) $(SITE) ## what 
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/query/test_lookup.py \
 	  tests/indexer/compiled/test_forms_agree.py tests/indexer/compiled/test_odd_names.py tests/indexer/test_hostile_frames.py
-
-TENSORS = $(VENV)/tensors/.done
-$(TENSORS): constraints-tensors.txt $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
-	  --no-deps --upgrade --target $(VENV)/tensors -r constraints-tensors.txt
-	@touch $@
-
-test-tensors: setup ## the simulated v0 memory in PyTorch's tensors: an installed torch, or the CPU build that is pinned
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory $(TENSORS)
-	PYTHONPATH=$(VENV)/tensors WARMPATH_ARRAYS=torch $(BIN)/python -m pytest \
-	  tests/lab/simworker/v0/memory/test_cache_engine.py tests/lab/simworker/v0/memory/test_block_content.py
 
 check: setup ## format, lint, types, import contracts, names in tests, stubs current
 	$(BIN)/ruff format --check .

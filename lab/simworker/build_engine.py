@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from warmpath.lab.simworker.engine import Engine
 from warmpath.lab.simworker.events.from_v1 import LoraId, from_v1
@@ -21,15 +21,6 @@ from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import (
 )
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.v0.engine import V0Engine, Worker
-from warmpath.lab.simworker.v0.memory.array_backend import ArrayBackend
-from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
-from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
-from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig as V0CacheConfig
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (
-    SchedulerConfig as V0SchedulerConfig,
-)
 from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, kv_cache_config
 from warmpath.lab.simworker.v1.assemble import build_engine as build_v1
 from warmpath.lab.simworker.v1.engine import V1Engine
@@ -44,9 +35,6 @@ TRTLLM_EVENT_BUFFER = 65_536
 Clock = Callable[[], float]
 """Returns modelled seconds; TensorRT-LLM's blocks have priorities that end by it."""
 
-MOST_ADAPTERS_IN_A_BATCH = 8
-"""Adapters for which vLLM v0 has room on the GPU: it schedules no more of them in one step."""
-
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -56,16 +44,14 @@ class EngineSettings:
     blocks: int
     """KV cache blocks on the GPU; vLLM v1's null block is one of them."""
     cpu_blocks: int
-    """Blocks in host memory: v1 offloads to them, v0 swaps to them, they are TensorRT-LLM's secondary
-    pool."""
+    """Blocks in host memory: v1 offloads to them, they are TensorRT-LLM's secondary pool."""
     describes_offloads: bool
     """Whether v1's events of host memory carry tokens and parents."""
     bytes_per_block: int
     """Bytes of one block in all layers of a rank, which a copy to or from host memory moves."""
     block_size: int
     kv_groups: tuple[KVGroup, ...]
-    """The groups of v1's layers, which share the blocks, or of TensorRT-LLM's, which have `blocks` each;
-    v0 has one, with full attention."""
+    """Groups of v1's layers, which share the blocks, or of TensorRT-LLM's, which have `blocks` each."""
     use_eagle: bool
     """Whether a drafter reads v1's cache, so that the last block of a hit is computed again."""
     retention: KvCacheRetentionConfig | None
@@ -79,10 +65,6 @@ class EngineSettings:
     hash_algo: str
     hash_seed: str
     scheduling_policy: str
-    preemption_mode: Literal["recompute", "swap"] | None
-    """How v0 preempts (`SchedulerConfig.preemption_mode`)."""
-    tensors: Literal["numpy", "torch"] | None
-    """The arrays that hold the content of v0's cache; None: there is no content."""
     preset: str
 
 
@@ -139,46 +121,6 @@ def _vllm_v1(settings: EngineSettings, _: Clock) -> V1Engine:
     )
 
 
-def _vllm_v0(settings: EngineSettings, _: Clock) -> V0Engine:
-    policy = settings.scheduling_policy
-    return V0Engine(
-        V0SchedulerConfig(
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            max_model_len=settings.max_model_len,
-            enable_chunked_prefill=settings.enable_chunked_prefill,
-            preemption_mode=settings.preemption_mode,
-            policy="priority" if policy == "priority" else "fcfs",
-        ),
-        V0CacheConfig(
-            block_size=settings.block_size,
-            enable_prefix_caching=settings.enable_prefix_caching,
-            num_gpu_blocks=settings.blocks,
-            num_cpu_blocks=settings.cpu_blocks,
-        ),
-        LoRAConfig(max_loras=MOST_ADAPTERS_IN_A_BATCH),
-        PRESETS[settings.preset],
-        _memory(settings) if settings.tensors else None,
-        vocab_size=settings.vocab_size,
-    )
-
-
-def _memory(settings: EngineSettings) -> Worker[Any]:
-    """Return a worker with one small layer in memory, whose content shows which tokens were computed."""
-    backend: ArrayBackend[Any] = NumpyBackend()
-    if settings.tensors == "torch":
-        try:
-            # The package is an extra.
-            from warmpath.lab.simworker.v0.memory.torch_backend import TorchBackend  # noqa: PLC0415
-        except ImportError:
-            raise ValueError(
-                "--tensors: torch is not installed; pip install 'warmpath-router[tensors]'"
-            ) from None
-        backend = TorchBackend()
-    shape = CacheShape(num_layers=1, block_size=settings.block_size, num_kv_heads=1, head_size=4)
-    return Worker(CacheEngine(shape, settings.blocks, settings.cpu_blocks, backend))
-
-
 def _trtllm(settings: EngineSettings, clock: Clock) -> TrtllmEngine:
     pools = settings.blocks, settings.cpu_blocks
     # A window that is not shorter than any request is full attention.
@@ -204,16 +146,13 @@ def _trtllm(settings: EngineSettings, clock: Clock) -> TrtllmEngine:
 
 
 def _no_stream(_: Sequence[Any], __: LoraId) -> list[WireEvent]:
-    """Return no events for ZMQ: vLLM v0 announces none, and TensorRT-LLM's are fetched over HTTP."""
+    """Return no events for ZMQ: TensorRT-LLM's are fetched over HTTP."""
     return []
 
 
 ENGINES = {
     "vllm-v1": EngineKind(
         _vllm_v1, from_v1, ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"), ("fcfs", "priority")
-    ),
-    "vllm-v0": EngineKind(
-        _vllm_v0, _no_stream, ("none",), ("fcfs", "priority"), version="0.9.2", metrics="vllm"
     ),
     "trtllm": EngineKind(
         _trtllm,

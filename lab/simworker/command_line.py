@@ -194,7 +194,7 @@ def _engine(add: Add) -> None:
         "--cpu-blocks",
         type=whole(0, MOST_BLOCKS),
         default=0,
-        help="blocks in host memory: v1 offloads to them, v0 swaps; TensorRT-LLM's second pool",
+        help="blocks in host memory: vLLM offloads to them; TensorRT-LLM's second pool",
     )
     add("--bytes-per-token", type=whole(1), default=81_920,
         help="bytes of a token's KV cache on a rank, which copies to host memory move")  # fmt: skip
@@ -215,18 +215,6 @@ def _engine(add: Add) -> None:
         "--hash-seed",
         default=DEFAULT_NONE_HASH_SEED,
         help="seed of the block hashes, as PYTHONHASHSEED is for vLLM",
-    )
-    add(
-        "--preemption-mode",
-        choices=("recompute", "swap"),
-        help="vLLM v0: whether a request that loses its blocks computes them again, as by default, or "
-        "swaps them to --cpu-blocks; a step must then have room for the longest request",
-    )
-    add(
-        "--tensors",
-        choices=("numpy", "torch"),
-        help="vLLM v0: keep the cache's content in arrays, which swaps and copies move; "
-        "torch takes a GPU where there is one",
     )
     add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET,
         help="the GPU and model that set how long a step takes")  # fmt: skip

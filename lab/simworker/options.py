@@ -100,12 +100,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         raise argparse.ArgumentTypeError("--gpu-memory, --model-config: one needs the other")
     if args.gpu_memory is not None:
         _plan(args, dialect.engine)
-    for option, given in (("--preemption-mode", args.preemption_mode), ("--tensors", args.tensors)):
-        if given and args.engine != "vllm-v0":
-            raise argparse.ArgumentTypeError(f"{option}: only --engine vllm-v0 has it")
     groups = args.kv_groups or (KVGroup(args.block_size),)
-    if args.preemption_mode == "swap" and not args.cpu_blocks:
-        raise argparse.ArgumentTypeError("--preemption-mode: swap needs --cpu-blocks")
     engine: EngineSettings = _read(
         EngineSettings,
         args,
@@ -176,15 +171,10 @@ def _plan(args: argparse.Namespace, engine: str) -> None:
 def _fitting_model_len(args: argparse.Namespace, groups: Sequence[KVGroup]) -> int:
     """Return the tokens of the longest request that fits into the cache, at most `MODEL_LEN`.
 
-    vLLM v1 keeps one block, the null block, and does not start with a longer limit; v0 keeps a hundredth
-    of the blocks free.
+    vLLM v1 keeps one block, the null block, and does not start with a longer limit.
     """
-    usable = args.blocks - max(1, args.blocks // 100)
-    cache = kv_cache_config(usable + 1, groups)
-    # A prefill that was swapped out between two steps would not come back to v0.
-    of_step = args.max_num_batched_tokens if args.preemption_mode == "swap" else MODEL_LEN
-    most = min(MODEL_LEN, of_step)
-    return longest_request(cache, most, in_flight=args.max_num_batched_tokens)
+    cache = kv_cache_config(args.blocks, groups)
+    return longest_request(cache, MODEL_LEN, in_flight=args.max_num_batched_tokens)
 
 
 def _check(settings: Settings) -> None:

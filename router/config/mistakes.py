@@ -18,7 +18,7 @@ from warmpath.router.config.schema import Config, PodSetSpec, PodSpec, Table
 
 PREFIX = "WARMPATH_"
 OTHERS = frozenset({
-    "WARMPATH_ARRAYS", "WARMPATH_LLMD_PROTO", "WARMPATH_OLDER", "WARMPATH_PROFILE", "WARMPATH_PUBLISH",
+    "WARMPATH_LLMD_PROTO", "WARMPATH_OLDER", "WARMPATH_PROFILE", "WARMPATH_PUBLISH",
     "WARMPATH_REVISION", "WARMPATH_TEST", "WARMPATH_VLLM_FOLDER",
 })  # fmt: skip
 """Variables of other parts of warmpath, of its images and of its tests."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.lab.simworker.local_worker import LocalWorker
 
-ENGINES = ("vllm-v1", "vllm-v0", "trtllm")
+ENGINES = ("vllm-v1", "trtllm")
 FIRST = list(range(100, 140))
 """Ten blocks of four: half of what `FULL` has."""
 OTHERS = [list(range(start, start + 40)) for start in (200, 300, 400)]
@@ -29,7 +29,7 @@ async def test_a_prompt_seen_before_is_cached_until_the_cache_is_reset(engine: s
         assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         # Of twenty tokens; that of the last is computed in any case.
         found = again["usage"]["prompt_tokens_details"]["cached_tokens"]
-        assert found == {"vllm-v1": 16, "vllm-v0": 19, "trtllm": 19}[engine]
+        assert found == {"vllm-v1": 16, "trtllm": 19}[engine]
         assert first["choices"][0]["token_ids"] == again["choices"][0]["token_ids"]
         for name, value in (
             ("prefix_cache_queries_total", 40), ("prefix_cache_hits_total", found),
@@ -41,9 +41,7 @@ async def test_a_prompt_seen_before_is_cached_until_the_cache_is_reset(engine: s
         assert await worker.cached() == 0
 
 
-@pytest.mark.parametrize(
-    ("engine", "version"), [("vllm-v1", "0.32.0"), ("vllm-v0", "0.9.2"), ("trtllm", "1.2.0")]
-)
+@pytest.mark.parametrize(("engine", "version"), [("vllm-v1", "0.32.0"), ("trtllm", "1.2.0")])
 async def test_an_engine_says_who_it_is_and_names_the_sockets_that_it_has(
     engine: str, version: str
 ) -> None:
@@ -169,28 +167,6 @@ async def test_tensorrts_events_are_fetched_once() -> None:
         assert await worker.post("/kv_cache_events") == (200, [])
         line = 'trtllm_time_to_first_token_seconds_count{engine_type="trtllm",model_name="demo"}'
         assert await worker.metric(line) == 1
-
-
-async def test_served_v0_swaps_the_content_of_requests_that_lose_their_blocks() -> None:
-    options = (
-        "--engine=vllm-v0", "--tensors=numpy", "--preemption-mode=swap", "--no-enable-prefix-caching",
-        "--blocks=16", "--block-size=4", "--cpu-blocks=64", "--max-model-len=56",
-    )  # fmt: skip
-    prompts = [[number] * 12 for number in range(1, 7)]
-    async with LocalWorker(*options) as worker:
-        engine: Any = worker.worker.ranks[0].engine
-        swapped: list[tuple[int, int]] = []
-        moves = engine.worker.cache_engine.swap_out
-        engine.worker.cache_engine.swap_out = lambda pairs: (swapped.extend(pairs), moves(pairs))
-        alone = [await worker.generate(prompt=one, max_tokens=40) for one in prompts]
-        assert not swapped
-        asked = asyncio.gather(*(worker.generate(prompt=one, max_tokens=40) for one in prompts))
-        while not asked.done():
-            # Each block on either device has the content of its request's own tokens.
-            engine.check()
-            await asyncio.sleep(0.001)
-        assert [one["choices"] for one in await asked] == [one["choices"] for one in alone]
-        assert len(swapped) > 10
 
 
 async def test_each_window_of_trtllm_has_blocks_and_events_of_its_own() -> None:

@@ -177,7 +177,6 @@ async def test_sigterm_waits_no_longer_than_it_may(http: aiohttp.ClientSession) 
         (("--tokenizer=/nowhere",), 2, "/nowhere"),
         (("--engine=trtllm", "--max-num-batched-tokens=2"), 1, "max_num_tokens"),
         (("--no-enable-chunked-prefill", "--max-model-len=9000", "--blocks=3000"), 1, "max_num_batched_tokens"),
-        (("--no-enable-chunked-prefill", "--max-model-len=9000", "--engine=vllm-v0", "--workers=2"), 1, "max_num_batched_tokens"),
     ],
 )  # fmt: skip
 async def test_what_an_engine_cannot_have_is_named_and_ends_the_process(
@@ -193,12 +192,12 @@ async def test_what_an_engine_cannot_have_is_named_and_ends_the_process(
 FAILING = """
 import sys
 from warmpath.lab.simworker.__main__ import main
-from warmpath.lab.simworker.v0.engine import V0Engine
+from warmpath.lab.simworker.v1.engine import V1Engine
 
 def begin_step(self, horizon=0.0):
     raise RuntimeError("no room on the CPU")
 
-V0Engine.begin_step = begin_step
+V1Engine.begin_step = begin_step
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -207,7 +206,7 @@ async def test_an_engine_that_fails_ends_the_process_and_says_why(
     http: aiohttp.ClientSession,
 ) -> None:
     program = ("-c", FAILING)
-    async with Spawned("--engine=vllm-v0", "--workers=2", program=program) as spawned:
+    async with Spawned("--workers=2", program=program) as spawned:
         with pytest.raises(aiohttp.ClientError):
             await cached(http, spawned.ready["workers"][1]["address"])
         status, errors = await spawned.ended()

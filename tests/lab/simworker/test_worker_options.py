@@ -30,19 +30,15 @@ from warmpath.lab.simworker.v1.assemble import KVGroup
         (["--kv-groups=window:16"], "'window:16' is neither full:BLOCK_SIZE nor window:BLOCK_SIZE:TOKENS"),
         (["--kv-groups=full:16:8"], "'full:16:8' is neither"),
         (["--kv-groups=full:0"], "--kv-groups: at least 1"),
-        (["--kv-groups=full:16", "--engine=vllm-v0"], "--kv-groups: only --engine vllm-v1"),
         (["--kv-groups=window:16:64", "--engine=trtllm"], "trtllm has full:BLOCK_SIZE first"),
         (["--kv-groups=full:16,window:32:64", "--engine=trtllm"], "all of one size"),
         (["--kv-groups=full:16", "--dialect=sglang"], "--kv-groups: only --engine vllm-v1 with a --dialect of vllm"),
-        (["--preemption-mode=swap"], "--preemption-mode: only --engine vllm-v0"),
-        (["--preemption-mode=swap", "--engine=vllm-v0"], "--preemption-mode: swap needs --cpu-blocks"),
-        (["--tensors=numpy", "--engine=trtllm"], "--tensors: only --engine vllm-v0"),
         (["--kv-cache-retention=0-64:80"], "--kv-cache-retention: only --engine trtllm"),
         (["--kv-cache-retention=64:80", "--engine=trtllm"], "'64:80' is neither START-END:PRIORITY nor decode:PRIORITY"),
         (["--kv-cache-retention=0-64:101", "--engine=trtllm"], "priority is 101; it must be 0 to 100"),
         (["--kv-cache-retention=0-:80,9-:5", "--engine=trtllm"], "only the last range may be open"),
         (["--kv-cache-retention=decode:1,decode:2", "--engine=trtllm"], "decode is given twice"),
-        (["--eagle", "--engine=vllm-v0"], "--eagle: only --engine vllm-v1"),
+        (["--eagle", "--engine=trtllm"], "--eagle: only --engine vllm-v1"),
         (["--blocks=100", "--kv-groups=full:16,window:16:64", "--max-model-len=900"], "do not fit into 99 blocks of 16; at most 784"),
         (["--workers=0"], "--workers: at least 1"),
         (["--data-parallel-size=0"], "--data-parallel-size: at least 1"),
@@ -141,8 +137,8 @@ def test_the_longest_request_is_the_model_s_unless_the_cache_holds_less() -> Non
 
     assert longest("--blocks=1000000") == 131_072
     assert longest("--blocks=50", "--block-size=8") == 49 * 8
-    assert longest("--blocks=1000", "--block-size=8") == 990 * 8
-    assert longest("--blocks=50", "--max-model-len=99999", "--engine=vllm-v0") == 99_999
+    assert longest("--blocks=1000", "--block-size=8") == 999 * 8
+    assert longest("--blocks=50", "--max-model-len=99999", "--engine=trtllm") == 99_999
 
 
 def test_adapters_come_with_and_without_a_path() -> None:

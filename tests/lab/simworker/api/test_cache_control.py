@@ -118,7 +118,7 @@ async def test_every_rank_sleeps_at_once_and_wakes_though_one_is_waited_for() ->
 
 
 async def test_what_could_never_be_served_is_refused_when_the_worker_wakes() -> None:
-    async with LocalWorker("--max-model-len=1000", "--engine=vllm-v0") as worker:
+    async with LocalWorker("--max-model-len=1000", "--engine=trtllm") as worker:
         await worker.post("/sleep")
         asked = await worker.begun(max_tokens=500)
         await worker.post("/wake_up")

@@ -20,7 +20,7 @@ from warmpath.lab.simworker.server.task_set import TaskSet
 from warmpath.lab.simworker.v1.assemble import KVGroup
 
 SETTINGS = EngineSettings(
-    engine="vllm-v1", blocks=12, block_size=2, kv_groups=(KVGroup(2),), use_eagle=False, retention=None, preemption_mode=None, tensors=None, max_num_seqs=3, max_num_batched_tokens=8,
+    engine="vllm-v1", blocks=12, block_size=2, kv_groups=(KVGroup(2),), use_eagle=False, retention=None, max_num_seqs=3, max_num_batched_tokens=8,
     max_model_len=20, vocab_size=100, hash_algo="sha256_cbor", hash_seed="0",
     scheduling_policy="fcfs", preset="study-70b-tp4",
     cpu_blocks=0, describes_offloads=False, bytes_per_block=1, enable_prefix_caching=True, enable_chunked_prefill=True,

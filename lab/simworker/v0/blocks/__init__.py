@@ -1,1 +1,0 @@
-"""Block allocators, tables and the block manager of v0; no queues and no arrays."""

@@ -1,1 +1,0 @@
-"""Sequences, groups and their adapters; no blocks."""

@@ -1,1 +1,0 @@
-"""v0's scheduler: queues, budgets and preemption; blocks are the block manager's."""
