@@ -124,7 +124,7 @@ async def test_what_could_never_be_served_is_refused_when_the_worker_wakes() -> 
         await worker.post("/wake_up")
         status, answer = await asked
         assert status == 400
-        assert "need 130 blocks" in answer["error"]["message"]
+        assert "130 blocks are needed" in answer["error"]["message"]
 
 
 async def test_sleep_may_keep_what_runs_for_later() -> None:
