@@ -201,6 +201,9 @@ def _picks(chosen: Picks) -> Iterator[Metric]:
         *("reported_requests", "predicted_tokens", "delivered_tokens", "output_tokens"),
     ):
         yield metric(f"pick_{name}", [([row.pod, row.model], getattr(row, name)) for row in rows])
+    clients = [((one.model, one.name, one.tenant), one) for one in chosen.attribution.clients]
+    for name in ("compared_tokens", "spoiled_tokens"):
+        yield metric(f"client_{name}", [(labels, getattr(one, name)) for labels, one in clients])
     shadows = chosen.attribution.shadow.rows()
     for name in ("requests", "prompt_tokens", "chosen_tokens", "warmpath_tokens"):
         yield metric(f"shadow_{name}", [([row.model], getattr(row, name)) for row in shadows])

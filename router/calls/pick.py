@@ -118,12 +118,13 @@ class PickAnswerer:
         text: bytes = b"",
         fields: RawFields | None = None,
         asker: Asker = ANYBODY,
+        client: str = "",
         is_watched: bool = False,
         as_of: float | None = None,
     ) -> Pick:
         """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
 
-        `is_watched` and `as_of` are as in `Ask`; `prompt` stands in for the request's own.
+        `client`, `is_watched` and `as_of` are as in `Ask`; `prompt` stands in for the request's own.
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
@@ -150,6 +151,8 @@ class PickAnswerer:
                 fields=fields,
                 shadow=request.shadow or self.is_shadow,
                 booking_id=request.booking_id,
+                client=client,
+                message=prompt or request.prompt,
                 is_watched=is_watched,
                 as_of=as_of,
                 request_id=asker.request_id,
@@ -363,6 +366,8 @@ class PickAnswerer:
             wanted,
             policy=request.policy,
             session=request.session_id,
+            tenant=request.tenant,
+            ids=b"" if prompt.is_blind else prompt.ids,
             traits=Traits(
                 read.form, bool(prompt.lora), bool(prompt.cache_salt), bool(prompt.items)
             ),

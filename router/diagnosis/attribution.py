@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
+from warmpath.router.diagnosis.clients import Clients
 from warmpath.router.diagnosis.shadow import ShadowComparison
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice, Traits
@@ -206,6 +207,7 @@ class Attribution(Witness):
         """The counters of all pods and models, removed ones included; its evidence is not used."""
         self._rows: OrderedDict[tuple[str, str], Row] = OrderedDict()
         self.shadow = ShadowComparison()
+        self.clients = Clients()
 
     def rows(self) -> Iterable[Row]:
         return list(self._rows.values())
@@ -229,6 +231,7 @@ class Attribution(Witness):
         evidence.factors[placed.picked.number] = options.factor
         if not placed.shadow:
             self._count(placed)
+        self.clients.picked(placed, choice)
 
     def started(self, placed: Pick) -> None:
         """Add a row for the pod that serves the request, which may differ from the picked one."""

@@ -1,6 +1,7 @@
 """Blind spots: the reasons why picks do not know which caches hold a prompt, logged each hour.
 
-A pick is blind where no token of its prompt is known, or where no pod has ever shown a block.
+A pick is blind where no token of its prompt is known, or where no pod has ever shown a block. Clients
+that spoil their own caches are told beside.
 """
 
 import math
@@ -12,6 +13,7 @@ from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
 from warmpath.router.config.schema import PodSpec
 from warmpath.router.diagnosis.attribution import FADING, FULL, Attribution, Evidence, Row
+from warmpath.router.diagnosis.clients import Client
 from warmpath.router.diagnosis.mispredictions import ENOUGH, GAP, Finding, allowed_gap, apart
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import Blind
@@ -100,7 +102,10 @@ class Blindness:
         lacking = [*_lacking(models)]
         self._without_blocks = frozenset(one.model for one in lacking)
         unread = (_of_unread(*one) for one in self._unread.items() if one[1].share > GAP)
-        return [*found, *lacking, *unread, *_mispredicted(models), *_approximate(models)]
+        spoiled = (_spoiled(one) for one in self._attribution.clients if one.spoils)
+        return [
+            *found, *lacking, *unread, *_mispredicted(models), *spoiled, *_approximate(models)
+        ]  # fmt: skip
 
     def _by_model(self) -> Models:
         models: dict[str, tuple[list[Pod], list[Row]]] = {}
@@ -137,6 +142,18 @@ def _of_unread(model: str, unread: Unread) -> Finding:
         f"them go by bytes or by load alone. Do this: {REMEDIES[unread.why]}"
     )
     return Finding(unread.why or "", text, model)
+
+
+def _spoiled(one: Client) -> Finding:
+    whose = f" of tenant {one.tenant!r}" if one.tenant else ""
+    place = f" ({one.place})" if one.place else ""
+    text = (
+        f"the client {one.name or 'without a User-Agent'}{whose} repeats its sessions' prompts with a "
+        f"change after some {one.alike_tokens:,} tokens{place}, so that {one.lost / one.tokens:.0%} of "
+        "their tokens, though computed before, are computed again. Do this: have it put what changes (a "
+        "time, a hash, a counter) at the prompt's end, and cut its history seldom"
+    )
+    return Finding("spoiled", text, one.model)
 
 
 def _lacking(models: Models) -> Iterator[Finding]:

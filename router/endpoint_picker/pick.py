@@ -1,8 +1,9 @@
 """Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import lru_cache, partial
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
@@ -21,13 +22,16 @@ from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pods.table import Pod, PodTable, endpoint
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import MOST_SESSION_BYTES
+from warmpath.router.prompt.limits import MOST_SESSION_BYTES, MOST_TENANT_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.transport.call import Answering
 from warmpath.scorer.prefill import PrefillModel
+
+PRODUCT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+"""A product's name (RFC 9110, 10.1.5), as far as it is kept."""
 
 
 def pods_at(pods: Iterable[Pod], subset: frozenset[str]) -> list[str]:
@@ -53,6 +57,13 @@ def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
     else:
         kinds = {pod.engine for pod in pods.of_model(model.name)}
     return kinds.pop() if len(kinds) == 1 else ""
+
+
+@lru_cache(256)
+def product(agent: str) -> str:
+    """Return the product that a User-Agent begins with, without its version; empty if there is none."""
+    found = PRODUCT.match(agent)
+    return found[0] if found else ""
 
 
 def only_model(pods: PodTable) -> str:
@@ -136,14 +147,17 @@ class EndpointPicks:
         session = headers.get(ours.session, "")
         if len(session.encode()) <= MOST_SESSION_BYTES:
             request.session_id = session
+        tenant = headers.get(ours.tenant, "")
+        if len(tenant.encode()) <= MOST_TENANT_BYTES:
+            request.tenant = tenant
         if self._picks.held is not None:
-            priority, tenant = (headers.get(name, "") for name in (ours.priority, ours.tenant))
-            request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
+            request.priority = self._picks.held.named(headers.get(ours.priority, ""), asker)
         # Where the prompt's body is for another model's name than the client's, it is read anew.
         fields = None if prompt.lora else read.fields
         pick = partial(
             self._picks.pick, request, min(self.tokenize_seconds, patience), patience,
-            asker=asker, is_watched=True, as_of=want.as_of,
+            asker=asker, client=product(headers.get("user-agent", "")), is_watched=True,
+            as_of=want.as_of,
         )  # fmt: skip
         try:
             made = await pick(prompt=prompt, reckoned=reckoned, text=read.text, fields=fields)

@@ -1,7 +1,7 @@
 """Every metric of the router, by room: kind, sentence, labels. docs/reference/metrics.md is made of it.
 
 Labels are bounded: by the configuration (pods, models, classes), by the engines (ranks, tiers), or by
-lists in the code (methods, statuses, reasons, kinds).
+the code (methods, statuses, reasons, kinds; the number of clients).
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-RANK, POD = ("pod", "rank"), ("pod", "model")
+RANK, POD, CLIENT = ("pod", "rank"), ("pod", "model"), ("model", "client", "tenant")
 """Labels."""
 
 
@@ -157,6 +157,14 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "pick_predicted_tokens": counter("Cached tokens predicted for these.", *POD),
         "pick_delivered_tokens": counter("Cached tokens reported for these.", *POD),
         "pick_output_tokens": counter("Tokens of the answers, as reported.", *POD),
+        "client_compared_tokens": counter(
+            "Tokens of prompts that were compared with the earlier one of their session: a client's "
+            "first 64 picks, then an eighth. Beyond 64 clients: other.",
+            *CLIENT,
+        ),
+        "client_spoiled_tokens": counter(
+            "Of these, tokens that were there before, but now stand behind a change.", *CLIENT
+        ),
         "shadow_requests": counter("Shadow picks whose pod the caller reported.", "model"),
         "shadow_prompt_tokens": counter("Tokens of their prompts.", "model"),
         "shadow_chosen_tokens": counter("Prompt tokens held by the caller's pod.", "model"),

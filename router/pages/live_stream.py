@@ -43,7 +43,7 @@ View = dict[str, Any]
 
 
 BLIND = "Blind:"
-TITLES = {"no-events": "Approximate:", "gap": "Mispredicted:"}
+TITLES = {"no-events": "Approximate:", "gap": "Mispredicted:", "spoiled": "Spoiled cache:"}
 """By the kind of a lasting finding about a model: how far picks can be trusted."""
 
 

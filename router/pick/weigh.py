@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.schema import PickTable
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
@@ -96,6 +97,13 @@ class Ask(msgspec.Struct, frozen=True):
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
     """The id of the pick's trace; empty: it is not sampled."""
+    tenant: str = ""
+    client: str = ""
+    """The product that its client's User-Agent begins with; empty: not known."""
+    ids: bytes = b""
+    """The prompt's tokens, packed; empty if they are not known."""
+    message: pb.Prompt | None = None
+    """The prompt as it came; None: only `ids` did."""
 
     @property
     def tokens(self) -> int:

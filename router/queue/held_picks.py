@@ -24,7 +24,6 @@ from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import PodTable
-from warmpath.router.prompt.limits import MOST_TENANT_BYTES
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import ANYBODY, Asker, Classes, QueueFullError, Release, Waiting
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
@@ -107,17 +106,10 @@ class HeldPicks:
             caller=self._who(asker.context) if asker.context else "",
         )
 
-    def named(self, priority: str, tenant: str, asker: Asker) -> tuple[str, str]:
-        """Return the queue's class and the tenant of a request, as its headers name them.
-
-        The class is empty if the caller may not name it, the tenant if it is longer than allowed.
-        """
+    def named(self, priority: str, asker: Asker) -> str:
+        """Return the class that a request's header names; empty if the caller may not name it."""
         may = self._may(asker.context) if priority and asker.context else None
-        is_known = len(tenant.encode()) <= MOST_TENANT_BYTES
-        return (
-            priority if self.classes.may_name(priority, may) else "",
-            tenant if is_known else "",
-        )
+        return priority if self.classes.may_name(priority, may) else ""
 
     def waiting(self) -> Mapping[str, int]:
         counts = self.queue.crowd.counts()
