@@ -14,6 +14,7 @@ from rich.table import Table
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.gateways import command as gateways
+from warmpath.lab.bench.policy import agents
 from warmpath.lab.bench.policy import command as policy
 
 BENCHMARKS = {
@@ -42,7 +43,7 @@ def _measured(name: str, *, quick: bool) -> Iterable[Figure]:
 
 BY_NAME_ONLY = frozenset({"redis", "scale"})
 """Benchmarks that run by name only, as they need Redis' server."""
-WITH_OPTIONS = {"gateways": gateways.main, "policy": policy.main}
+WITH_OPTIONS = {"agents": agents.main, "gateways": gateways.main, "policy": policy.main}
 """Benchmarks with options of their own, which `-h` after their names shows."""
 
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m warmpath.lab.bench",
         description=main.__doc__,
         epilog="Ratios to the peer are printed where it is installed; `make bench` installs it. "
-        "`python -m warmpath.lab.bench gateways` and `… policy` have options of their own.",
+        "`python -m warmpath.lab.bench gateways`, `… policy` and `… agents` have their own options.",
     )
     names = list(BENCHMARKS)
     usual = [name for name in names if name not in BY_NAME_ONLY]

@@ -47,6 +47,10 @@ class Cell:
     """How many sessions begin in a second, each in a closed loop; 0 for both: no closed loop."""
     longest_pause: float = 600.0
     """To how many seconds the pauses of a closed loop are cut."""
+    beside: str = ""
+    """A file of requests that a closed loop's sessions share the fleet with, as many prompt tokens."""
+    has_agents: bool = True
+    """Whether a closed loop's sessions have their sub-agents."""
     factors: tuple[float, ...] = ()
     """How many times as long each pod takes for everything; empty: all pods are alike."""
     requests: int = 0

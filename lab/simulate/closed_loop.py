@@ -17,6 +17,8 @@ from warmpath.lab.simworker.virtual.cluster import RequestOutcome, VirtualCluste
 
 START_GAP = 2.0
 """Seconds between the first sessions of those that run at once, the mean: they do not begin together."""
+SPREAD = 10.0
+"""Seconds within which requests beside the sessions follow those whose tokens they match."""
 
 
 class Due(NamedTuple):
@@ -36,13 +38,20 @@ class Took(NamedTuple):
 class ClosedLoop:
     """Sends sessions, in their order: `at_once` at a time, or where that is 0, `rate` a second.
 
-    Sessions that arrive at a rate do so as a Poisson process. Requests have numbers in the order of
-    `requests`. Call `begin` first, then `sent` and `ended` of each request; send what each of them
-    yields.
+    Sessions that arrive at a rate do so as a Poisson process. `beside` are requests of nobody's session,
+    of which as many prompt tokens are sent as of sessions. Requests have numbers in the order of
+    `requests`, those beside last. Call `begin` first, then `sent` and `ended` of each request; send what
+    each of them yields.
     """
 
     def __init__(
-        self, sessions: Sequence[Session], *, at_once: int = 0, rate: float = 0.0, rng: Random
+        self,
+        sessions: Sequence[Session],
+        *,
+        at_once: int = 0,
+        rate: float = 0.0,
+        beside: Sequence[LoggedRequest] = (),
+        rng: Random,
     ) -> None:
         self.requests: list[LoggedRequest] = []
         self.took: dict[int, Took] = {}
@@ -54,7 +63,7 @@ class ClosedLoop:
         """The number of each session's first request."""
         self._next: dict[int, tuple[int, float]] = {}
         """Number and pause of the request that follows an answer, by the number of the one answered."""
-        self._beside: dict[int, list[tuple[int, float]]] = {}
+        self._agents: dict[int, list[tuple[int, float]]] = {}
         """First requests of sub-agents and their delays, by the request that they begin with."""
         self.session: list[int] = []
         """The place of each request's session in the order."""
@@ -65,6 +74,12 @@ class ClosedLoop:
         self._begun: dict[int, float] = {}
         for session in sessions:
             self._add(session)
+        self.of_sessions = len(self.requests)
+        """How many requests belong to sessions."""
+        self._others = iter(range(self.of_sessions, self.of_sessions + len(beside)))
+        self._owed = 0
+        """Prompt tokens of sessions beyond those sent beside them."""
+        self.requests += beside
         self._waiting = iter(range(len(sessions)))
         """The sessions that have not begun."""
 
@@ -75,7 +90,7 @@ class ClosedLoop:
         for nth, thread in enumerate(session.threads):
             begins = len(self.requests)
             if nth:
-                self._beside.setdefault(first + thread.follows, []).append((begins, thread.delay))
+                self._agents.setdefault(first + thread.follows, []).append((begins, thread.delay))
             for step, one in enumerate(thread.requests):
                 if step:
                     self._next[begins + step - 1] = begins + step, one.pause or 0.0
@@ -102,12 +117,19 @@ class ClosedLoop:
             yield Due(at, self._first[place])
 
     def sent(self, number: int, now: float) -> Iterator[Due]:
-        """Yield the first requests of sub-agents that begin with this request."""
-        for beside, delay in self._beside.get(number, ()):
-            yield Due(now + delay, beside)
+        """Yield first requests of sub-agents that begin with this request, and requests beside it."""
+        for agent, delay in self._agents.get(number, ()):
+            yield Due(now + delay, agent)
+        if number < self.of_sessions:
+            self._owed += self.requests[number].prompt_tokens
+            while self._owed > 0 and (other := next(self._others, None)) is not None:
+                self._owed -= self.requests[other].prompt_tokens
+                yield Due(now + self._rng.uniform(0.0, SPREAD), other)
 
     def ended(self, number: int, now: float) -> Iterator[Due]:
         """Yield the requests that follow an answer's end."""
+        if number >= self.of_sessions:
+            return
         if following := self._next.get(number):
             yield Due(now + following[1], following[0])
         place = self.session[number]

@@ -67,6 +67,9 @@ class Figures:
     slowed_p50: float = 0.0
     """A session's time divided by its time alone on an idle fleet, the median."""
     slowed_p90: float = 0.0
+    sessions_ttft_p90_s: float = 0.0
+    """Of a closed loop: of the sessions' requests, and of those beside them."""
+    beside_ttft_p90_s: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
     bad_lines: int = 0
     """How many lines of the trace are wrong; they are in no other figure."""
@@ -94,13 +97,19 @@ def figures(
     busy: Sequence[float],
     begun: float,
     slowed: Sequence[float] = (),
+    of_sessions: int = 0,
 ) -> Figures:
     """Return the figures of a run that began at `begun`, by `time.perf_counter`.
 
-    `slowed` has the ratio of each session's time to that alone.
+    `slowed` has the ratio of each session's time to that alone; the first `of_sessions` requests, by
+    their numbers, are those of sessions.
     """
     slowed = sorted(slowed)
     ttft = sorted(one.ttft for one in outcomes)
+    own, others = (
+        sorted(one.ttft for one in outcomes if (int(one.request_id) < of_sessions) == is_own)
+        for is_own in (True, False)
+    )
     e2e = sorted(one.end - one.arrival for one in outcomes)
     tpot = sorted(
         (one.end - one.first_token) / (one.num_output_tokens - 1)
@@ -142,6 +151,8 @@ def figures(
         sessions=len(slowed),
         slowed_p50=_quantile(slowed, 0.5),
         slowed_p90=_quantile(slowed, 0.9),
+        sessions_ttft_p90_s=_quantile(own, 0.9),
+        beside_ttft_p90_s=_quantile(others, 0.9) if of_sessions else 0.0,
         imbalance=round(imbalance(busy), 4),
         utilisation=round(sum(busy) / len(busy) / makespan, 4),
         makespan_s=round(makespan, 2),

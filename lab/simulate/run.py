@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import groupby, takewhile
+from itertools import count, groupby, takewhile
 from operator import attrgetter
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ from warmpath.lab.simulate.gateway import Gateway
 from warmpath.lab.simulate.router import SimulatedRouter
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simulate.traffic.generated import Generated
-from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, chained
 from warmpath.lab.simulate.traffic.sessions import Session, sessions_of
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
@@ -81,8 +81,13 @@ def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
         raise ValueError(
             f"--blocks-per-pod is {cell.blocks_per_pod}: no session's first prompt fits"
         )
+    tokens = sum(one.prompt_tokens for own in fitting for of in own.threads for one in of.requests)
     loop = ClosedLoop(
-        fitting, at_once=cell.sessions, rate=cell.session_rate, rng=Random(f"{cell.seed}/sessions")
+        fitting,
+        at_once=cell.sessions,
+        rate=cell.session_rate,
+        beside=[*_beside(cell, size, tokens)],
+        rng=Random(f"{cell.seed}/sessions"),
     )
     gateway = _gateway(cell, size, loop.requests, loop)
     outcomes = gateway.run(1.0)
@@ -91,7 +96,7 @@ def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
     pace = Pace(ceiling, work / (_capacity(cell) * max(one.end for one in outcomes)), 1.0)
     # Neither the policy nor the pace matters to a session alone: all runs of a place share its times.
     by_themselves = _by_themselves(
-        replace(cell, policy="", queue=False, sessions=1, session_rate=0.0), size
+        replace(cell, policy="", queue=False, sessions=1, session_rate=0.0, beside=""), size
     )
     slowed = [
         (ended - begun) / by_itself
@@ -99,11 +104,40 @@ def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
             sorted(loop.took.items()), by_themselves, strict=True
         )
     ]
-    refused = sum(one.count for one in _chosen(cell)) - len(loop.requests)
+    refused = sum(one.count for one in _chosen(cell)) - loop.of_sessions
     return figures(
-        cell, traffic, pace, outcomes,
-        refused=refused, busy=gateway.prefill_seconds, begun=begun, slowed=slowed,
+        cell, traffic, pace, outcomes, refused=refused, busy=gateway.prefill_seconds,
+        begun=begun, slowed=slowed, of_sessions=loop.of_sessions,
     )  # fmt: skip
+
+
+def _beside(cell: Cell, size: int, tokens: int) -> Iterator[LoggedRequest]:
+    """Yield requests of `cell.beside` that fit into a pod, until they have so many tokens.
+
+    They come in rounds, each with blocks of its own.
+    """
+    if not cell.beside:
+        return
+    traffic = _traffic(Path(cell.beside), 0)
+    whole, rest = divmod(traffic.block_size, size)
+    servable = [
+        one
+        for one in traffic.requests
+        if can_serve(one, traffic.block_size, cell.blocks_per_pod // whole)
+    ]
+    if rest or not servable:
+        raise ValueError(
+            f"{cell.beside}: no request fits, or its blocks are no multiple of {size} tokens"
+        )
+    for number in count():
+        nth, at = divmod(number, len(servable))
+        one = servable[at]
+        if tokens <= 0:
+            return
+        tokens -= one.prompt_tokens
+        names = [f"{nth}/{part}" for part in range(whole)]
+        keys = [key for root in one.keys for key in chained(root, names)]
+        yield replace(one, keys=tuple(keys[: -(-one.prompt_tokens // size)]))
 
 
 def _fitting(cell: Cell, size: int) -> list[Session]:
@@ -122,6 +156,8 @@ def _by_themselves(cell: Cell, size: int) -> list[float]:
 def _chosen(cell: Cell) -> Iterator[Session]:
     """Yield sessions in an order by the seed, until they have as many requests as the cell."""
     sessions = _sessions(cell.trace, cell.longest_pause)
+    if not cell.has_agents:
+        sessions = [replace(one, threads=one.threads[:1]) for one in sessions]
     count = 0
     for one in Random(f"{cell.seed}/order").sample(sessions, len(sessions)):
         if cell.requests and count >= cell.requests:

@@ -147,16 +147,11 @@ class _Found:
             yield self._conditions()
         if self.goodput:
             yield self._goodput()
-        table = _new_table("goals", "figure", "ratio", "goal", "", "to")
-        for one in self.figures:
-            goal = "" if one.goal is None else f"{'>=' if one.least else '<='} {one.goal:g}"
-            met = {None: "", True: "met", False: "missed"}[one.met]
-            table.add_row(one.name, f"{one.value:.3f}", goal, met, one.baseline)
-        yield table
+        yield table_of_goals(self.figures)
 
     def _standings(self) -> Table:
         names = [name.removeprefix("ttft_").removesuffix("_s") for name in SHOWN]
-        table = _new_table(
+        table = new_table(
             f"ratios to {BEST_PUBLISHED}: geometric means, and the worst place",
             "places", "", "policy", *names, "p90 to best", "worst p90", "to best", "worst p99",
         )  # fmt: skip
@@ -171,7 +166,7 @@ class _Found:
         return table
 
     def _of_places(self) -> Table:
-        table = _new_table(
+        table = new_table(
             f"TTFT p90 in s, hits as shares of the ceiling, and ratios of {DEFAULT} | queued",
             "place", BEST_PUBLISHED, "best", "p90 s", "off", "on", "p90 to llmd", "p99 to llmd",
             "p90 to best", "hits", "imbalance",
@@ -203,7 +198,7 @@ class _Found:
         return table
 
     def _conditions(self) -> Table:
-        table = _new_table(
+        table = new_table(
             "TTFT p90 / p99 in s under conditions",
             "traffic", "condition", BEST_PUBLISHED, "queue off", "queue on", "off to llmd",
             "on to llmd", "on to off",
@@ -221,7 +216,7 @@ class _Found:
         return table
 
     def _goodput(self) -> Table:
-        table = _new_table(
+        table = new_table(
             f"goodput, {goodput.PODS} pods: the highest load with TTFT p90 < {goodput.TTFT_SECONDS:g} s "
             f"and TPOT p90 < {goodput.TPOT_MS:g} ms",
             "traffic", "engine", "blocks", BEST_PUBLISHED, "off", "on", "off ratio", "on ratio",
@@ -237,10 +232,21 @@ class _Found:
         return table
 
 
-def _new_table(title: str, *head: str) -> Table:
+def new_table(title: str, *head: str) -> Table:
+    """Return an empty table with these columns."""
     table = Table(title=title, title_justify="left", box=None)
     for name in head:
         table.add_column(name, justify="left" if name in _WORDS else "right")
+    return table
+
+
+def table_of_goals(figures: Sequence[Figure]) -> Table:
+    """Return the table of goals, met or missed."""
+    table = new_table("goals", "figure", "ratio", "goal", "", "to")
+    for one in figures:
+        goal = "" if one.goal is None else f"{'>=' if one.least else '<='} {one.goal:g}"
+        met = {None: "", True: "met", False: "missed"}[one.met]
+        table.add_row(one.name, f"{one.value:.3f}", goal, met, one.baseline)
     return table
 
 

@@ -26,14 +26,14 @@ Seconds = Annotated[float, Meta(ge=0, le=1e7)]
 class Turn(msgspec.Struct, rename={"prompt_tokens": "in", "output_tokens": "out"}):
     """A request of a recorded session."""
 
-    at: Seconds
-    """Seconds since the session's first request."""
     pause: Seconds | None
     """Seconds since the answer before."""
     prompt_tokens: Annotated[int, Meta(ge=1, le=10_000_000)]
     output_tokens: Tokens
     blocks: list[tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=1, le=1_000_000)]]]
     """Ids of the prompt's blocks, as runs: the first id, and how many follow each other."""
+    at: Seconds = 0.0
+    """Seconds since the session's first request; where no pause lacks, sub-agents alone need them."""
 
 
 class SessionLine(msgspec.Struct):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from warmpath.lab.bench import __main__ as command
-from warmpath.lab.bench.policy import compare, conditions, goodput, grid, kept
+from warmpath.lab.bench.policy import agents, compare, conditions, goodput, grid, kept
 from warmpath.lab.bench.policy.grid import Extent, first_round, ours
 from warmpath.lab.bench.policy.kept import Kept
 from warmpath.lab.demo.setting import TRACE
@@ -210,6 +210,27 @@ def test_the_whole_way_on_a_few_requests(
     printed = capsys.readouterr().out
     for word in ("not overloaded", "a pod is dead for 60 s", "goodput", "goals"):
         assert word in printed
+
+
+def test_the_grid_of_agents_on_a_few_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    stand_in = ran(monkeypatch, replace(figures, slowed_p50=1.0, hit_share=0.9), p90_of)
+    args = ["agents", "--processes", "1", "--results", str(tmp_path)]
+    assert command.main([*args, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # The sample has 20 sessions.
+    assert {cell.sessions for cell in stand_in.cells} == {8}
+    assert [one["place"] for one in found["places"]] == ["8 on 4 pods, 1"]
+    goals = {(one["name"], one["baseline"]): (one["value"], one["met"]) for one in found["goals"]}
+    assert goals["TTFT p90, mean of 1", BEST_PUBLISHED] == (0.5, True)
+    assert goals["TTFT p99, mean of 1", agents.BEST] == (pytest.approx(2 / 3), True)
+    assert goals["hits of the ceiling, mean", "the pooled cache"] == (0.9, False)
+    for cell in agents.places(agents.SESSIONS, 1).values():
+        cell.check()
+    assert command.main(args) == 0
+    assert "8 on 4 pods, 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,20 @@ def test_a_session_by_itself_takes_its_time_alone(tmp_path: Path) -> None:
     assert crowd.slowed_p90 > found.slowed_p90
 
 
+def test_as_many_tokens_come_beside_sessions(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", OWN, AGENT, ALIKE)
+    line = {"timestamp": 0, "input_length": 2000, "output_length": 9, "hash_ids": [1, 2, 3, 4]}
+    chats = write(tmp_path / "b", line)
+    found = outcome(Cell(path, "warmpath", 2, 1000, sessions=2, beside=str(chats)))
+    # The sessions have 12,160 tokens; each round of the chats has blocks of its own.
+    assert (found.sessions, found.requests, found.refused) == (2, 7 + 7, 0)
+    assert found.beside_ttft_p90_s > 0 < found.sessions_ttft_p90_s
+    without = outcome(Cell(path, "warmpath", 2, 1000, sessions=2, has_agents=False))
+    assert (without.requests, without.beside_ttft_p90_s) == (6, 0.0)
+    with pytest.raises(ValueError, match="b: no request fits"):
+        outcome(Cell(path, "warmpath", 2, 31, sessions=2, beside=str(chats)))
+
+
 def test_an_answers_blocks_are_the_next_prompts_in_vllm(tmp_path: Path) -> None:
     path = write(tmp_path / "a", OWN)
     serial, vllm = (
