@@ -51,6 +51,10 @@ class _Ticket(msgspec.Struct):
     keys: bytes
     """The prompt's keys, packed (`indexer.keys.key`)."""
     ends: float
+    start: int
+    """How many of its first blocks it did not add to the index."""
+    least: int
+    """At most how many of its first blocks are not in the index: ended tickets may have added some."""
     confirmed: bool = False
 
 
@@ -66,11 +70,13 @@ class _Arriving:
     prompts: list[tuple[bytes, int]] = field(default_factory=list)
     """Each prompt's packed keys and ticket, sorted."""
 
-    def shared(self, at: int, keys: bytes) -> int:
-        """Return how many leading `keys` another prompt has too; `at` is their place in the order."""
-        prompts = self.prompts
-        before = _common(keys, prompts[at - 1][0]) if at else 0
-        return max(before, _common(keys, prompts[at][0])) if at < len(prompts) else before
+    def nearest(self, at: int, keys: bytes) -> tuple[int, int]:
+        """Return how many leading `keys` another prompt has too, and its ticket.
+
+        `at` is the place in the order of `keys`, which are not there.
+        """
+        neighbours = self.prompts[max(0, at - 1) : at + 1]
+        return max(((_common(keys, other), ticket) for other, ticket in neighbours), default=(0, 0))
 
 
 def _common(one: bytes, other: bytes) -> int:
@@ -160,16 +166,19 @@ class Believed:
 
     # Arriving
 
-    def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
+    def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float, held: int = 0) -> int:
         """Believe until `expires` that a prompt's blocks are on their way to a rank.
 
         `keys` are those of a chain from its first one on, packed (`indexer.keys.key`). Keys past half
         of `max_blocks` do not count. Returns a ticket.
+
+        The rank holds the first `held` blocks by its events: `match` may leave them out, so that a
+        prompt costs no more than its new blocks. Nothing arrives if it holds all.
         """
         ticket = next(self._numbers)
         keys = keys[: self.max_blocks // 2 * WORD_BYTES]
         words = words_of(keys)
-        if not words:
+        if held >= len(words):
             return ticket
         belief = _belief((pod, rank, "arriving"))
         arriving = self._arriving.get(belief)
@@ -177,13 +186,16 @@ class Believed:
             arriving = self._arriving[belief] = _Arriving(self._claim(belief))
         entry = (keys, ticket)
         at = bisect_left(arriving.prompts, entry)
-        # The index gets the key before the new ones too: it gives them their depth.
-        start = max(0, arriving.shared(at, keys) - 1)
+        shared, near = arriving.nearest(at, keys)
+        start = held
+        if shared > held and self._tickets[near].start <= held:
+            # The index gets the key before the new ones too: it gives them their depth.
+            start = shared - 1
         arriving.prompts.insert(at, entry)
         self._index.add(arriving.slot, words[start:])
         self._arriving_blocks += len(words)
         ends = expires + self._offset
-        self._tickets[ticket] = _Ticket(belief, keys, ends)
+        self._tickets[ticket] = _Ticket(belief, keys, ends, held, held)
         heapq.heappush(self._ends, (ends, ticket))
         self._make_room()
         return ticket
@@ -222,7 +234,11 @@ class Believed:
         at = bisect_left(arriving.prompts, (known.keys, ticket))
         del arriving.prompts[at]
         words = words_of(known.keys)
-        self._index.remove(arriving.slot, words[arriving.shared(at, known.keys) :])
+        shared, near = arriving.nearest(at, known.keys)
+        self._index.remove(arriving.slot, words[max(shared, known.least) :])
+        if shared > known.least:
+            heir = self._tickets[near]
+            heir.least = min(heir.least, known.least)
         self._arriving_blocks -= len(words)
         if not arriving.prompts:
             del self._arriving[known.belief]

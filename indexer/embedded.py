@@ -116,7 +116,7 @@ def stored_keys(chain: Chain) -> bytes:
     if chain.extras or len(rest) != chain.block_size * TOKEN_BYTES:
         return made
     parent = unpack_words(made[-WORD_BYTES:])[0] if made else chain.root
-    return made + packed_keys(Chain(parent, rest, chain.block_size, 1))
+    return made + pack_words(Chain(parent, rest, chain.block_size, 1).keys())
 
 
 @cache

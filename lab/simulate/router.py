@@ -93,9 +93,9 @@ class LoggedPrompt:
 class NothingArrives(Believed):
     """Beliefs without arriving blocks: the router waits for events instead."""
 
-    def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
+    def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float, held: int = 0) -> int:
         """Do nothing: no block is believed to be arriving."""
-        del keys
+        del keys, held
         return super().arrive(pod, rank, b"", expires=expires)
 
 

@@ -232,10 +232,6 @@ class Scorer:
         by_bytes = prompt.by_bytes
         for form, alike in of_form.items():
             sought = matches.chains[form] = self._sought(prompt, form)
-            beliefs = self._beliefs(sought)
-            if by_bytes is not None:
-                text = matches.texts[form] = self._sought(by_bytes, form)
-                beliefs = _with_text(beliefs, self._beliefs(text), sought, text)
             held: dict[Rank, list[Held]] = {}
             if prompt.is_blind:
                 blind = ((rank, Trust(Level.DEGRADED, BLIND, rank.trust.since)) for rank in alike)
@@ -244,7 +240,12 @@ class Scorer:
                 held = self._held(sought, alike, matches.trusts, leading=leading, as_of=as_of)
             if shared:
                 share(held, alike, shared)
-            self._match_all(matches, held, alike, stale_since, sought=sought, beliefs=beliefs)
+            self._match_all(matches, held, alike, stale_since, sought.blocks)
+            beliefs = self._beliefs(sought, matches)
+            if by_bytes is not None:
+                text = matches.texts[form] = self._sought(by_bytes, form)
+                beliefs = _with_text(beliefs, self._beliefs(text, matches), sought, text)
+            self._believe(matches, beliefs, alike, sought.block_size)
         return matches
 
     def keys(self, prompt: KeyedPrompt, ranks: Sequence[Rank]) -> dict[BlockForm, bytes]:
@@ -370,13 +371,11 @@ class Scorer:
         held: Mapping[Rank, list[Held]],
         wanted: Layouts,
         stale_since: float,
-        *,
-        sought: Chain,
-        beliefs: Beliefs,
+        blocks: int,
     ) -> None:
-        """Add the matches of the ranks `wanted`, which have one form, to `matches`."""
+        """Add the matches of the ranks `wanted`, which have one form, with a prompt's `blocks`."""
         trusts = matches.trusts
-        layout_of, trust_of, stale, blocks = wanted.get, trusts.get, Level.STALE, sought.blocks
+        layout_of, trust_of, stale = wanted.get, trusts.get, Level.STALE
         # Most ranks hold one stretch, and few stretches differ.
         of_piece: dict[Held, Match] = {}
         for rank, pieces in held.items():
@@ -404,34 +403,47 @@ class Scorer:
                     # Ranks of one form have blocks of the same size.
                     of_piece[piece] = match
             matches[rank] = match
-        size = sought.block_size
+
+    def _believe(
+        self, matches: Matches, beliefs: Beliefs, wanted: Layouts, block_size: int
+    ) -> None:
+        """Add what is believed of the ranks `wanted` to their matches."""
         for name, (arriving, sent) in beliefs.items():
             holder = self._ingest.rank(*name)
             if holder is None or holder not in wanted:
                 continue
             # An exact view replaces assumptions about prompts sent before its events came.
-            assumed = 0 if (trust_of(holder) or holder.trust).level is Level.EXACT else sent
+            trust = matches.trusts.get(holder) or holder.trust
+            assumed = 0 if trust.level is Level.EXACT else sent
             if arriving or assumed:
                 known = matches.get(holder, NOTHING)
                 matches[holder] = Match(
                     known.spans,
-                    size,
+                    block_size,
                     held=known.held,
-                    arriving_tokens=arriving * size,
-                    assumed_tokens=assumed * size,
+                    arriving_tokens=arriving * block_size,
+                    assumed_tokens=assumed * block_size,
                 )
 
-    def _beliefs(self, sought: Chain) -> Beliefs:
+    def _beliefs(self, sought: Chain, matches: Matches) -> Beliefs:
+        """Return what is believed of each rank, given the `matches` by events.
+
+        The index of beliefs has a prompt's blocks from the first one that its rank did not hold. They
+        count while events tell that the rank holds all blocks before them; if it loses one of those, the
+        rank has no more than its events tell until they announce that block anew.
+        """
         found: Beliefs = {}
         if self._believed:
-            for belief, start, stop in self._believed.match(sought, leading=True):
-                if not start:
-                    arriving, assumed = found.get(name := belief[:2], (0, 0))
-                    if belief.kind == "arriving":
+            for belief, start, stop in self._believed.match(sought, leading=False):
+                arriving, assumed = found.get(name := belief[:2], (0, 0))
+                if belief.kind == "arriving":
+                    holder = start > arriving and self._ingest.rank(*name)
+                    known = matches.get(holder, NOTHING).known_tokens if holder else 0
+                    if start <= max(arriving, known // sought.block_size):
                         arriving = stop
-                    else:
-                        assumed = stop
-                    found[name] = arriving, assumed
+                elif not start:
+                    assumed = stop
+                found[name] = arriving, assumed
         if self._elsewhere:
             for name, blocks in self._elsewhere.match(sought.made).items():
                 arriving, assumed = found.get(name, (0, 0))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.slot import RankName
+from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.rank_bookings import MOST_PREFILL, Work
 from warmpath.router.load.stuck import Ending
@@ -64,10 +65,15 @@ class Assigner:
         self._arrive(placed, now)
 
     def _arrive(self, placed: Pick, now: float) -> None:
-        seconds = placed.expected.wait + placed.expected.prefill
-        placed.ticket = self._believed.arrive(
-            *placed.went, self._keys(placed), expires=now + seconds + ARRIVING_SECONDS
-        )
+        expected = placed.expected
+        expires = now + expected.wait + expected.prefill + ARRIVING_SECONDS
+        form = self._scorer.form(placed.model, *placed.went)
+        held = (expected.held - expected.believed) // form[0] if expected.is_exact else 0
+        keys = placed.keys.get(form, b"")
+        # A match leaves out the block that ends with the prompt's last token.
+        if held == len(keys) // WORD_BYTES - 1 and self._scorer.has_announced(*placed.went, keys):
+            held += 1
+        placed.ticket = self._believed.arrive(*placed.went, keys, expires=expires, held=held)
 
     def settle(self, placed: Pick, now: float) -> None:
         """Assume a pick's blocks where it is booked or has gone: by tokens if events are missing."""

@@ -66,22 +66,28 @@ def _(believed: Believed) -> None:
     index = believed._index
     stats = index.stats()
     for slot, belief in beliefs:
-        keys = said[belief]
-        found = sum(
-            stop - start for holder, start, stop in index.stretches(list(keys)) if holder == slot
+        added, keys = said[belief]
+        found, held = (
+            sum(stop - start for holder, start, stop in index.stretches([*of]) if holder == slot)
+            for of in (added, keys)
         )
-        assert found == index.count(slot), (
-            f"the index holds blocks that nobody believes of {belief}"
-        )
-        assert found == len(keys) or stats.evicted, f"the index does not hold all of {belief}"
+        assert held == index.count(slot), f"the index holds blocks that nobody believes of {belief}"
+        assert found == len(added) or stats.evicted, f"the index does not hold all of {belief}"
     assert stats.entries == sum(map(index.count, live)), "the index holds something for a free slot"
 
 
-def _arriving(believed: Believed) -> dict[Belief, set[int]]:
-    said: dict[Belief, set[int]] = {}
+def _arriving(believed: Believed) -> dict[Belief, tuple[set[int], set[int]]]:
+    """Return the keys that tickets have added to the index, and those that it may have, by belief."""
+    said: dict[Belief, tuple[set[int], set[int]]] = {}
     prompts: dict[Belief, list[tuple[bytes, int]]] = {}
     for number, ticket in believed._tickets.items():
-        said.setdefault(ticket.belief, set()).update(unpack_words(ticket.keys))
+        keys = unpack_words(ticket.keys)
+        for of, start in zip(
+            said.setdefault(ticket.belief, (set(), set())),
+            (ticket.start, ticket.least),
+            strict=True,
+        ):
+            of.update(keys[start:])
         prompts.setdefault(ticket.belief, []).append((ticket.keys, number))
         assert (ticket.ends, number) in believed._ends, f"nothing ends ticket {number}"
     known = {belief: arriving.prompts for belief, arriving in believed._arriving.items()}
@@ -95,7 +101,7 @@ def _arriving(believed: Believed) -> dict[Belief, set[int]]:
     return said
 
 
-def _assumed(believed: Believed) -> dict[Belief, set[int]]:
+def _assumed(believed: Believed) -> dict[Belief, tuple[set[int], set[int]]]:
     ranks = believed._assumed
     blocks = sum(len(assumed.times) for assumed in ranks.values())
     assert believed._assumed_blocks == blocks, "the assumed blocks do not add up"
@@ -106,7 +112,7 @@ def _assumed(believed: Believed) -> dict[Belief, set[int]]:
         times = list(assumed.times.values())
         assert times == sorted(times), f"{belief}: its blocks are out of order"
         assert bounds[assumed.slot] <= times[0], f"{belief} may expire before its bound"
-    return {belief: set(assumed.times) for belief, assumed in ranks.items()}
+    return {belief: (set(assumed.times),) * 2 for belief, assumed in ranks.items()}
 
 
 @check.register

@@ -1,5 +1,6 @@
 """What is believed of ranks ends when it should, and the index holds exactly that."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -55,6 +56,21 @@ def test_a_prompt_just_picked_is_matched_by_the_next(believed: Believed) -> None
     assert believed.match(A) == [(Belief("p", 3, "arriving"), 0, 4)]
     assert believed.match(B) == [(Belief("p", 3, "arriving"), 0, 2)]
     assert believed.match(msgspec.structs.replace(B, made=b"")) == believed.match(B)
+
+
+def test_what_is_new_of_a_prompt_is_added_and_goes_with_the_last_prompt_that_has_it(
+    believed: Believed,
+) -> None:
+    tail = believed.arrive("p", 0, A.made, expires=10.0, held=3)
+    assert believed.match(A, leading=False) == [(Belief("p", 0, "arriving"), 3, 4)]
+    whole = believed.arrive("p", 0, A.made, expires=10.0)
+    assert believed.arriving(believed.arrive("p", 0, A.made, expires=10.0, held=4)) == b""
+    assert leading(believed, A, "p", "arriving") == 4
+    believed.withdraw(whole)
+    assert leading(believed, A, "p", "arriving") == 4
+    check(believed)
+    believed.withdraw(tail)
+    assert believed._index.stats().entries == 0
 
 
 def test_keys_cut_short_are_refused(believed: Believed) -> None:
@@ -142,6 +158,8 @@ class Model:
     def __init__(self) -> None:
         self.now = 0
         self.tickets: dict[int, ModelTicket] = {}
+        self.added: dict[Belief, set[int]] = defaultdict(set)
+        """The keys that tickets have added, as long as any ticket has them."""
         self.assumed: dict[Belief, list[tuple[int, int]]] = {}
         """Keys and times, the least recently assumed first."""
 
@@ -151,9 +169,10 @@ class Model:
     def ticket_blocks(self) -> int:
         return sum(len(ticket.keys) for ticket in self.tickets.values())
 
-    def arrive(self, ticket: int, belief: Belief, keys: list[int], ends: int) -> None:
-        if keys:
+    def arrive(self, ticket: int, belief: Belief, keys: list[int], ends: int, held: int) -> None:
+        if new := keys[held : MOST // 2]:
             self.tickets[ticket] = ModelTicket(belief, keys[: MOST // 2], ends)
+            self.added[belief].update(new)
         self.make_room()
 
     def confirm(self, ticket: int, until: int) -> None:
@@ -189,6 +208,10 @@ class Model:
         held: dict[Belief, set[int]] = {}
         for ticket in self.tickets.values():
             held.setdefault(ticket.belief, set()).update(ticket.keys)
+        for belief, added in self.added.items():
+            added.intersection_update(held.get(belief, ()))
+            held[belief] = {*added}
+        held = {belief: keys for belief, keys in held.items() if keys}
         for belief, of in self.assumed.items():
             if of:
                 held[belief] = {key for key, _ in of}
@@ -214,13 +237,14 @@ class AnyBeliefs(RuleBasedStateMachine):
         self.issued: list[int] = [999]
         self.wait(0)
 
-    @rule(rank=RANKS, chain=prompts, last=st.integers(-2, 30))
-    def arrive(self, rank: tuple[str, int], chain: Chain, last: int) -> None:
-        ticket = self.believed.arrive(*rank, chain.made, expires=float(self.clock + last))
+    @rule(rank=RANKS, chain=prompts, last=st.integers(-2, 30), held=st.integers(0, 9))
+    def arrive(self, rank: tuple[str, int], chain: Chain, last: int, held: int) -> None:
+        ends = float(self.clock + last)
+        ticket = self.believed.arrive(*rank, chain.made, expires=ends, held=held)
         assert ticket not in self.issued[-20:]
         self.issued.append(ticket)
         belief = Belief(*rank, "arriving")
-        self.model.arrive(ticket, belief, chain.keys(), self.model.now + last)
+        self.model.arrive(ticket, belief, chain.keys(), self.model.now + last, held)
 
     @rule(which=st.integers(0, 99), last=st.integers(-2, 40))
     def confirm(self, which: int, last: int) -> None:

@@ -115,6 +115,28 @@ def test_what_events_told_of_is_not_believed_any_more_when_they_tell_that_it_is_
     check(parts.believed)
 
 
+def test_behind_blocks_that_a_rank_holds_only_the_rest_arrives_and_counts_while_it_holds_them() -> (
+    None
+):
+    parts = Parts(pods=1)
+    parts.warm(0, 60)
+    booking_id, _ = parts.choose()
+    held = [KeyedPrompt(range(1, end)) for end in (101, 81, 31)]
+    assert [parts.match(one).matched_tokens for one in held] == [1600, 1280, 480]
+    assert parts.believed._index.stats().entries == 40
+    gone = pb.Keys(tier="gpu", keys=pack_words(list(range(51, 61))))
+    parts.tell(parts.rank(0), "exact", pb.Change(gone=gone))
+    assert parts.match().matched_tokens == 800
+    parts.warm(0, 100)
+    assert parts.match().matched_tokens == 1600
+    parts.choose()
+    assert len([*parts.believed.arrivals()]) == 1, "nothing arrives where all is held"
+    parts.picker.started(booking_id, parts.now, ("pod-0", 0))
+    parts.answer(booking_id)
+    assert not [*parts.believed.arrivals()]
+    check(parts.believed)
+
+
 def store(parts: Parts, group: int, *keys: int) -> None:
     """Let the first pod, of a full-attention cache and a window in blocks twice as large, hold blocks."""
     groups = [
