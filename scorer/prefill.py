@@ -28,3 +28,7 @@ class PrefillModel:
         """Return the seconds for `uncached` tokens after `cached` ones."""
         context = self.per_context * (cached + uncached / 2)
         return self.base + uncached * (self.per_token + context)
+
+    def saved(self, cached: float) -> float:
+        """Return the seconds by which `cached` tokens shorten a prefill, whatever comes after them."""
+        return cached * (self.per_token + self.per_context * cached / 2)

@@ -26,7 +26,7 @@ from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.passed_on import PassedOn
 from warmpath.router.pick.pick import DoubtedModels, Witness
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.picking import Picking, believed_bytes
+from warmpath.router.pick.picking import Picking, believed_bytes, prefill_model
 
 EXPIRE_SECONDS = 1.0
 
@@ -54,7 +54,7 @@ def picks(means: Means, indexed: Indexed) -> Picks:
     config, folder, steps = means.config, means.folder, means.steps
     wall_offset = wall_offset_of()
     decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
-    attribution = Attribution()
+    attribution = Attribution(prefill=prefill_model(config.pick))
     witnesses: list[Witness] = [decisions, attribution, DoubtedModels(indexed.doubt_models)]
     logged: DecisionLog | None = None
     if file := config.pick.decision_log:

@@ -202,7 +202,10 @@ def _picks(chosen: Picks) -> Iterator[Metric]:
     ):
         yield metric(f"pick_{name}", [([row.pod, row.model], getattr(row, name)) for row in rows])
     clients = [((one.model, one.name, one.tenant), one) for one in chosen.attribution.clients]
-    for name in ("compared_tokens", "spoiled_tokens"):
+    for name in (
+        *("prompt_tokens", "captured_tokens", "average_tokens", "saved_seconds"),
+        *("predicted_tokens", "delivered_tokens", "compared_tokens", "spoiled_tokens"),
+    ):
         yield metric(f"client_{name}", [(labels, getattr(one, name)) for labels, one in clients])
     shadows = chosen.attribution.shadow.rows()
     for name in ("requests", "prompt_tokens", "chosen_tokens", "warmpath_tokens"):

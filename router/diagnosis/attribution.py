@@ -10,10 +10,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
-from warmpath.router.diagnosis.clients import Clients
+from warmpath.router.diagnosis.clients import Client, Clients
 from warmpath.router.diagnosis.shadow import ShadowComparison
+from warmpath.router.diagnosis.token_counts import TokenCounts
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice, Traits
+from warmpath.scorer.prefill import PrefillModel
 
 FADING = 0.98
 """Each report multiplies the weights of earlier ones by this. After 34 reports half a weight is
@@ -179,30 +181,24 @@ class Evidence:
 
 
 @dataclass(slots=True)
-class Row:
+class Row(TokenCounts):
     """The counters of one pod and model: the fields of the contract's `Attribution`, and evidence."""
 
     pod: str
     model: str
-    requests: int = 0
-    prompt_tokens: int = 0
-    available_tokens: int = 0
-    captured_tokens: int = 0
-    average_tokens: int = 0
-    reported_requests: int = 0
-    """Requests whose report has the engine's cached tokens; the next three counters are of these."""
-    reported_prompt_tokens: int = 0
-    predicted_tokens: int = 0
-    delivered_tokens: int = 0
     output_tokens: int = 0
     evidence: Evidence = field(default_factory=Evidence)
 
 
 class Attribution(Witness):
-    """Counts picks and their reports, for the `most` last used pairs of pod and model."""
+    """Counts picks and their reports, for the `most` last used pairs of pod and model.
 
-    def __init__(self, most: int = 4096) -> None:
+    `prefill` predicts the time that cached tokens save.
+    """
+
+    def __init__(self, most: int = 4096, prefill: PrefillModel = PrefillModel()) -> None:  # noqa: B008  frozen
         self._most = most
+        self._prefill = prefill
         self.total = Row("", "")
         """The counters of all pods and models, removed ones included; its evidence is not used."""
         self._rows: OrderedDict[tuple[str, str], Row] = OrderedDict()
@@ -229,9 +225,9 @@ class Attribution(Witness):
         size = options.field.ranks[place].layout.block_size or options.match(place).block_size
         evidence.block_size = size or evidence.block_size
         evidence.factors[placed.picked.number] = options.factor
+        client = self.clients.picked(placed, choice)
         if not placed.shadow:
-            self._count(placed)
-        self.clients.picked(placed, choice)
+            self._count(placed, client)
 
     def started(self, placed: Pick) -> None:
         """Add a row for the pod that serves the request, which may differ from the picked one."""
@@ -246,7 +242,7 @@ class Attribution(Witness):
         predicted = placed.expected.held
         # A prompt that was not tokenised is estimated by its length, and may have several times as many.
         tokens = max(prompt_tokens or placed.prompt_tokens, predicted, cached)
-        for counted in (row, self.total):
+        for counted in (row, self.total, self.clients.of(placed)):
             counted.reported_requests += 1
             counted.reported_prompt_tokens += tokens
             counted.predicted_tokens += predicted
@@ -265,7 +261,7 @@ class Attribution(Witness):
                 return
             self.shadow.add(placed)
             if row is not None:
-                self._count(placed)
+                self._count(placed, self.clients.of(placed))
         if row is not None:
             row.output_tokens += placed.output_tokens
             self.total.output_tokens += placed.output_tokens
@@ -283,8 +279,9 @@ class Attribution(Witness):
             self._rows.move_to_end(name)
         return row
 
-    def _count(self, placed: Pick) -> None:
-        for row in (self._rows[placed.went[0], placed.model], self.total):
+    def _count(self, placed: Pick, client: Client) -> None:
+        client.saved_seconds += self._prefill.saved(placed.expected.held)
+        for row in (self._rows[placed.went[0], placed.model], self.total, client):
             row.requests += 1
             row.prompt_tokens += placed.prompt_tokens
             row.available_tokens += placed.available

@@ -1,4 +1,4 @@
-"""Clients: which of them change prompts near the beginning, so that caches are of no use to them.
+"""Clients: what caches save each, and which change prompts so early that caches are of no use to them.
 
 An engine finds a prompt's blocks only up to the first difference. A session's prompt repeats the earlier
 one and goes on; one with a time or a counter in its system prompt repeats all but a few tokens, and
@@ -6,6 +6,7 @@ misses the cache all the same. A prompt is compared with the earlier ones of its
 for how long both are alike, and samples of their tokens whether the rest is there again.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import msgspec
 from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.place import place_of
+from warmpath.router.diagnosis.token_counts import TokenCounts
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Ask, Choice
@@ -35,11 +37,13 @@ OTHERS = ("other", "other", "other")
 """The model, name and tenant of all clients beyond MOST_CLIENTS."""
 IDLE_SECONDS = 3600.0
 """Seconds after whose last pick a client makes room for another one."""
-LEAST_TOKENS = 128
-"""Tokens below which a prompt is not compared."""
+LEAST_TOKENS, MOST_TOKENS = 128, 1 << 18
+"""Tokens of a prompt that is compared: the search in a longer one would take milliseconds."""
+MOST_BODY_BYTES = 2 << 20
+"""Bytes of a body above which the place of a change is not looked for."""
 MOST_BYTES = 1 << 20
 """Bytes of the earlier prompts that are kept of a client: the least recently used session goes first."""
-MOST_LINES = 8
+MOST_LINES = 4
 """Earlier prompts that are kept of a session: it has subagents, or several sessions have no name."""
 LINE_BYTES = 1024
 """Bytes of an earlier prompt beside its keys."""
@@ -72,13 +76,15 @@ class Awaited(msgspec.Struct, eq=False):
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class Client(TokenCounts):
     """The prompts of one client, tenant and model. Counts of comparisons but `*_tokens` are faded."""
 
     model: str
     name: str
     tenant: str
     picks: int = 0
+    saved_seconds: float = 0.0
+    """Predicted seconds of prefill that `captured_tokens` saved."""
     compared_tokens: int = 0
     """Tokens of the prompts that were compared with an earlier one of their session."""
     spoiled_tokens: int = 0
@@ -92,6 +98,8 @@ class Client:
     place: str = ""
     """The place of the change that `placed_at` tokens precede, in words; empty: not known."""
     placed_at: int = -1
+    located: int = 0
+    """`picks` when the place was found."""
     sessions: OrderedDict[tuple[str, str, BlockForm], list[Line]] = field(
         default_factory=OrderedDict
     )
@@ -116,7 +124,10 @@ class Client:
         """Compare a prompt with the earlier ones of its session, and keep it as the latest one."""
         ids, size = ask.ids, form[0]
         tokens = len(ids) // TOKEN_BYTES
-        if tokens < LEAST_TOKENS or not TAIL_BYTES < len(keys) < MOST_BYTES // 2:
+        if (
+            not LEAST_TOKENS <= tokens <= MOST_TOKENS
+            or not TAIL_BYTES < len(keys) < MOST_BYTES // 2
+        ):
             return
         name = (ask.session, ask.wanted.lora, form)
         lines = self.sessions.setdefault(name, [])
@@ -162,14 +173,17 @@ class Client:
     ) -> None:
         """Find the place of a change, if the body before it is kept; else keep this one if need be."""
         self.alike.append(alike)
-        if message is None:
+        if message is None or message.ByteSize() > MOST_BODY_BYTES:
             return
         awaited = self.awaited
         if awaited is not None and awaited.line is before:
             self.place, self.placed_at = place_of(awaited.message, message), alike
-            self.awaited = awaited = None
-        is_known = self.placed_at >= 0 and abs(alike - self.placed_at) <= size
-        if not is_known and (awaited is None or self.picks - awaited.picks > PATIENCE):
+            self.awaited, self.located = None, self.picks
+        elif self.placed_at >= 0 and (
+            abs(alike - self.placed_at) <= size or self.picks - self.located < PERIOD
+        ):
+            return
+        elif awaited is None or self.picks - awaited.picks > PATIENCE:
             self.awaited = Awaited(line, message, self.picks)
 
     def _drop(self, lines: list[Line], line: Line) -> None:
@@ -215,31 +229,39 @@ class Clients:
     """At most MOST_CLIENTS clients, by model, client and tenant; further ones count as OTHERS."""
 
     def __init__(self) -> None:
-        self._clients: OrderedDict[tuple[str, str, str], Client] = OrderedDict()
+        self._clients: dict[tuple[str, str, str], Client] = {}
+        self._room_at = -math.inf
+        """Until then no client is known to make room."""
 
     def __iter__(self) -> Iterator[Client]:
         return iter([*self._clients.values()])
 
-    def picked(self, placed: Pick, choice: Choice) -> None:
-        """Compare a pick's prompt with the earlier ones of its client."""
-        ask = choice.ask
-        name = placed.model, ask.client, ask.tenant
-        client = self._clients.get(name)
-        if client is None:
-            client = self._enter(name, placed.at)
+    def picked(self, placed: Pick, choice: Choice) -> Client:
+        """Compare a pick's prompt with the earlier ones of its client, which is returned."""
+        ask, name = choice.ask, (placed.model, placed.client, placed.tenant)
+        client = self._clients.get(name) or self._enter(name, placed.at)
         client.picks += 1
         client.used = placed.at
         is_due = client.picks <= FIRST or client.picks % PERIOD < BURST
         if is_due and ask.ids and placed.is_whole and placed.keys:
             client.compare(ask, *next(iter(placed.keys.items())))
+        return client
+
+    def of(self, placed: Pick) -> Client:
+        """Return the client of a pick."""
+        name = placed.model, placed.client, placed.tenant
+        return self._clients.get(name) or self._enter(name, placed.at)
 
     def _enter(self, name: tuple[str, str, str], now: float) -> Client:
         clients = self._clients
         if len(clients) >= MOST_CLIENTS and OTHERS not in clients:
             clients[OTHERS] = Client(*OTHERS)
         if len(clients) > MOST_CLIENTS:
-            idle = min(clients, key=lambda one: clients[one].used)
-            if now - clients[idle].used <= IDLE_SECONDS:
+            if now <= self._room_at:
+                return clients[OTHERS]
+            idle = min(clients.keys() - {OTHERS}, key=lambda one: clients[one].used)
+            self._room_at = clients[idle].used + IDLE_SECONDS
+            if now <= self._room_at:
                 return clients[OTHERS]
             del clients[idle]
         return clients.setdefault(name, Client(*name))

@@ -250,8 +250,7 @@ class EndpointPicks:
             if is_known:
                 cached = min(match.matched_tokens, most_held)
                 if cached:
-                    seconds = self._prefill.seconds
-                    saved = max(0.0, seconds(tokens, 0) - seconds(tokens - cached, cached))
+                    saved = self._prefill.saved(cached)
             endpoints[address] = Endpoint(*one.name, cached, saved)
             if len(endpoints) == self._most and not is_shadow:
                 break

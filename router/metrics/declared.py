@@ -157,9 +157,20 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "pick_predicted_tokens": counter("Cached tokens predicted for these.", *POD),
         "pick_delivered_tokens": counter("Cached tokens reported for these.", *POD),
         "pick_output_tokens": counter("Tokens of the answers, as reported.", *POD),
+        "client_prompt_tokens": counter(
+            "Tokens of prompts. The client is the first word of its User-Agent; beyond 64: other.",
+            *CLIENT,
+        ),
+        "client_captured_tokens": counter("Prompt tokens held by the picked pod.", *CLIENT),
+        "client_average_tokens": counter("Prompt tokens held by candidates on average.", *CLIENT),
+        "client_saved_seconds": counter("Predicted prefill that the held tokens saved.", *CLIENT),
+        "client_predicted_tokens": counter(
+            "Cached tokens predicted, where the engine reported its own.", *CLIENT
+        ),
+        "client_delivered_tokens": counter("Cached tokens reported for these.", *CLIENT),
         "client_compared_tokens": counter(
             "Tokens of prompts that were compared with the earlier one of their session: a client's "
-            "first 64 picks, then an eighth. Beyond 64 clients: other.",
+            "first 64 picks, then an eighth.",
             *CLIENT,
         ),
         "client_spoiled_tokens": counter(

@@ -38,6 +38,10 @@ PODS_AT_ONCE = 32
 COUNTED = ("requests", "prompt_tokens", "captured_tokens", "average_tokens")
 """The counters that are shown of each pod and, as charts, summed over all pods."""
 
+OF_CLIENTS = (
+    *("tenant", "model", *COUNTED, "saved_seconds", "predicted_tokens", "delivered_tokens"),
+)
+
 View = dict[str, Any]
 """A part of the page's data, as JSON."""
 
@@ -97,6 +101,10 @@ class Views:
                 for name, one in self.readiness.report().items()
             ],
             "pods": pods,
+            "clients": [
+                {"client": one.name, **{name: getattr(one, name) for name in OF_CLIENTS}}
+                for one in self.attribution.clients
+            ],
             "shadow": self._shadow(),
             "queue": self._queue(),
             "point": self.point(),

@@ -146,6 +146,9 @@ class Pick(msgspec.Struct, eq=False):
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
     """The id of the pick's trace; empty: it was not sampled."""
+    client: str = ""
+    """The product that its client's User-Agent begins with; empty: not known."""
+    tenant: str = ""
     is_whole: bool = True
     """Whether it has tokens and all of them were known, not estimated."""
     is_watched: bool = False

@@ -136,6 +136,8 @@ class Picker:
             expected=predicted.at(0),
             request_id=ask.request_id,
             trace_id=ask.trace_id,
+            client=ask.client,
+            tenant=ask.tenant,
             is_whole=tokens > 0 and not ask.unread,
             is_watched=ask.is_watched,
             is_blind=ask.prompt.is_blind,

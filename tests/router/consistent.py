@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import fields
 from functools import singledispatch
 from itertools import chain
 
@@ -12,6 +13,7 @@ from warmpath.router.admission.in_flight import MOST_KNOWN, STRANGER, InFlight
 from warmpath.router.admission.waiting_calls import CallState, WaitingCalls
 from warmpath.router.diagnosis.attribution import FULL, Attribution, Evidence
 from warmpath.router.diagnosis.decisions import Decisions
+from warmpath.router.diagnosis.token_counts import TokenCounts
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.other_routers import sum_of
 from warmpath.router.load.rank_bookings import RankBook
@@ -45,6 +47,9 @@ def _(attribution: Attribution) -> None:
         assert row.captured_tokens <= row.available_tokens <= row.prompt_tokens
         assert max(row.predicted_tokens, row.delivered_tokens) <= row.reported_prompt_tokens
         check(row.evidence)
+    for one in fields(TokenCounts):
+        of_clients = sum(getattr(client, one.name) for client in attribution.clients)
+        assert of_clients == getattr(attribution.total, one.name), one.name
     for shadow in attribution.shadow.rows():
         assert max(shadow.chosen_tokens, shadow.warmpath_tokens) <= shadow.prompt_tokens
         gained = shadow.better_tokens - shadow.worse_tokens

@@ -15,6 +15,7 @@ export function showOverview(state) {
   showCards(snapshot, points);
   showCharts(points.filter((point) => snapshot.point.at - point.at <= byId("span").value), isWatching(snapshot) ? "your gateway" : "picked");
   showPods(state);
+  showClients(snapshot.clients);
   showDecisions(byId("decisions"), state.decisions);
 }
 
@@ -147,6 +148,25 @@ function showPods(state) {
   });
   fill(body, ...pods.map((pod) => make("tr", {}, ...COLUMNS.map((one) => make("td", { class: one.kind }, one.cell ? one.cell(pod) : String(one.value(pod)))))));
   if (!pods.length) fill(body, make("tr", {}, make("td", { colspan: COLUMNS.length, class: "note" }, state.snapshot.pods.length ? "No pod matches." : "This router knows no pod yet. Its log says why, and docs/reference/config.md has [[pods]] and the sources that find them.")));
+}
+
+// What caches save each client. Callers that name neither a client nor a tenant are one, as the cards show.
+function showClients(clients) {
+  byId("clients-part").hidden = !clients.some((one) => one.client || one.tenant);
+  const columns = [
+    ["Client", "", (one) => one.client || "–"],
+    ["Tenant", "", (one) => one.tenant || "–"],
+    ["Model", "least", (one) => one.model],
+    ["Picks", "n least", (one) => count(one.requests)],
+    ["Prompt tokens", "n", (one) => count(one.prompt_tokens)],
+    ["Cached where picked", "n", (one) => share(one.captured_tokens, one.prompt_tokens)],
+    ["Round robin", "n less", (one) => share(one.average_tokens, one.prompt_tokens)],
+    ["Prefill saved", "n", (one) => seconds(one.saved_seconds)],
+    ["Found of predicted", "n least", (one) => share(one.delivered_tokens, one.predicted_tokens)],
+  ];
+  const rows = clients.toSorted((a, b) => b.saved_seconds - a.saved_seconds);
+  fill(byId("clients").tHead, make("tr", {}, ...columns.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
+  fill(byId("clients").tBodies[0], ...rows.map((one) => make("tr", {}, ...columns.map(([, kind, cell]) => make("td", { class: kind }, cell(one))))));
 }
 
 function heading(column, state) {

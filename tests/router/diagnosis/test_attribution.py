@@ -11,6 +11,7 @@ from tests.router.pick.weighed import BLOCK, TOKENS, choice, follow, option, pla
 from warmpath.router.diagnosis.attribution import Attribution, Evidence, Row
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Traits
+from warmpath.scorer.prefill import PrefillModel
 
 
 def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Pick:
@@ -155,10 +156,12 @@ class AnyReports(RuleBasedStateMachine):
         pods=st.permutations("abcde"),
         held=st.lists(st.integers(0, 99), min_size=5, max_size=5),
         shadow=st.booleans(),
+        client=st.sampled_from(["", "agent"]),
     )
-    def pick(self, pods: list[str], held: list[int], shadow: bool) -> None:
+    def pick(self, pods: list[str], held: list[int], shadow: bool, client: str) -> None:
         made = choice(*(option(pod, 16 * n) for pod, n in zip(pods, held, strict=True)))
         one = placed(made, shadow=shadow)
+        one.client = client
         self.attribution.picked(one, made)
         self.picks.append(one)
 
@@ -198,6 +201,10 @@ def test_the_total_outlives_the_rows_of_removed_pods() -> None:
     attribution.forget("a")
     assert not attribution.rows()
     total = attribution.total
+    [client] = attribution.clients
+    assert client.saved_seconds == pytest.approx(
+        PrefillModel().seconds(TOKENS, 0) - PrefillModel().seconds(TOKENS - 800, 800)
+    )
     assert (total.requests, total.prompt_tokens, total.captured_tokens) == (1, TOKENS, 800)
     assert (total.predicted_tokens, total.delivered_tokens) == (800, 700)
 

@@ -64,6 +64,7 @@ class Stand:
         )
         made = replace(made, ask=ask)
         one = placed(made, at=at)
+        one.client = client
         one.keys = {(BLOCK, Lookahead.NONE): stored_keys(prompt.chain(BLOCK, "seed"))}
         self.clients.picked(one, made)
 
@@ -202,6 +203,15 @@ async def test_a_gateways_client_with_a_clock_is_named_within_50_requests_with_i
     assert "the client clocked-cli of tenant 'team'" in finding.text
     assert "(in messages[0] (role system).content, character 14)" in finding.text
     labels = '{client="well-cli",model="demo",tenant="team"}'
+    saved = f"warmpath_client_saved_seconds_total{labels}"
+    assert told[saved] > told[saved.replace("well", "clocked")]
+    well, clocked = (
+        told[f"warmpath_client_captured_tokens_total{one}"]
+        / told[f"warmpath_client_prompt_tokens_total{one}"]
+        for one in (labels, labels.replace("well", "clocked"))
+    )
+    assert well > 0.8
+    assert clocked < 0.2
     assert told[f"warmpath_client_spoiled_tokens_total{labels}"] == 0
     assert told[f"warmpath_client_compared_tokens_total{labels}"] > 0
     assert told[f"warmpath_client_spoiled_tokens_total{labels}".replace("well", "clocked")] > 0

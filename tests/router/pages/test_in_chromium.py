@@ -202,8 +202,14 @@ COUNTED = """(async () => {
     average_tokens: 0, lag_seconds: 0, queued: 0,
   });
   const points = [point(1000, 273, 240), point(1010, %s, 240)];
-  showOverview({ snapshot: { pods: [], queue: null, point: points[1] }, points, decisions: [] });
-  return document.querySelector("#cards div").innerText.replaceAll("\u00a0", " ");
+  const client = (client, saved_seconds) => ({
+    client, saved_seconds, tenant: "t", model: "m", requests: 1, prompt_tokens: 4, captured_tokens: 3,
+    average_tokens: 1, predicted_tokens: 0, delivered_tokens: 0,
+  });
+  const clients = [client("less", 1), client("more", 2.5)];
+  showOverview({ snapshot: { pods: [], clients, queue: null, point: points[1] }, points, decisions: [] });
+  const said = [document.querySelector("#cards div"), ...document.querySelectorAll("#clients tbody td")];
+  return said.map((one) => one.innerText).join("\\n").replaceAll("\u00a0", " ");
 })()"""
 
 
@@ -215,7 +221,10 @@ async def test_the_share_that_was_cached_is_of_one_span(
 ) -> None:
     async with opened(tab, tmp_path):
         await tab.run("document.getElementById('pause').click()")
-        assert said in await tab.run(COUNTED % tokens)
+        told = await tab.run(COUNTED % tokens)
+        assert said in told
+        first, second = "more\nt\nm\n1\n4\n75.0 %\n25.0 %\n2.5 s", "less\nt"
+        assert 0 < told.find(first) < told.find(second), "who saved most comes first"
 
 
 CUT = """[...document.querySelectorAll('#shadow, #shadow *')]

@@ -44,6 +44,9 @@ async def test_a_viewer_gets_the_history_then_snapshots_with_decisions(
     assert (pod["id"], pod["ready"], rank["trust"]) == ("pod-1", True, "exact")
     assert rank["tiers"]["gpu"] >= 6
     assert rank["running"] == pod["requests"] == 1
+    [client] = snapshot["clients"]
+    assert (client["client"], client["tenant"], client["captured_tokens"]) == ("", "", 96)
+    assert client["saved_seconds"] > 0
     point = snapshot["point"]
     assert point["captured_tokens"] == point["average_tokens"] == 96
     assert (decision["booking_id"], decision["pod"]) == (picked.booking_id, "pod-1")
