@@ -184,14 +184,19 @@ async def test_a_gateways_client_with_a_clock_is_named_within_50_requests_with_i
         stub = router_pb2_grpc.RouterStub(channel)
         async with calling(router.address) as caller:
             for client in ("clocked-cli/1.2 (x)", "well-cli/3"):
-                messages = [{"role": "system", "content": f"Help. Now 16:00:00. {words}"}]
+                messages = [{"role": "system", "content": ""}]
                 for turn in range(25):
                     messages += [
                         {"role": "assistant", "content": f"I did {RNG.random()}"},
                         {"role": "user", "content": f"and then {RNG.random()}"},
                     ]
-                    if client.startswith("clocked"):
-                        messages[0]["content"] = f"Help. Now 16:{turn + 10}:00. {words}"
+                    now = f"16:{turn + 10}:00"
+                    # The line of the second one changes, too, but engines strip it.
+                    messages[0]["content"] = (
+                        f"Help. Now {now}. {words}"
+                        if client.startswith("clocked")
+                        else f"x-anthropic-billing-header: {now}\nHelp. {words}"
+                    )
                     headers = {"user-agent": client, "x-gateway-inference-fairness-id": "team"}
                     chat = json.dumps({"model": "demo", "messages": messages}).encode()
                     assert (
