@@ -5,9 +5,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,8 @@ from rich.table import Table
 
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.policy.command import new_table, table_of_goals
-from warmpath.lab.bench.policy.grid import PEERS
+from warmpath.lab.bench.policy.goals import QUEUED
+from warmpath.lab.bench.policy.grid import PEERS, ours
 from warmpath.lab.bench.policy.kept import Kept, code_version
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simulate.cell import Cell, EngineKind
@@ -75,7 +75,7 @@ GRID = (
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Medians over seeds in one place, by policy."""
+    """Medians over seeds in one place, by policy; ours with and without the queue (`Cell.title`)."""
 
     kind: Kind
     figures: Mapping[str, Mapping[str, float]]
@@ -115,27 +115,33 @@ def places(source: Path, turns: int) -> dict[Kind, Cell]:
 
 def compared(kept: Kept, grid: Mapping[Kind, Cell], seeds: Sequence[int]) -> list[Compared]:
     """Run what is missing, by seeds; return the places that were run with all policies."""
-    policies = (DEFAULT, *PEERS)
+    cells = {
+        kind: (*ours(place), *(replace(place, policy=peer) for peer in PEERS))
+        for kind, place in grid.items()
+    }
     for seed in seeds:
-        cells = product(grid.values(), policies)
-        kept.run(replace(place, policy=policy, seed=seed) for place, policy in cells)
+        kept.run(replace(one, seed=seed) for of in cells.values() for one in of)
     found = []
-    for kind, place in grid.items():
-        rows = {one: kept.of_seeds(replace(place, policy=one), seeds) for one in policies}
+    for kind, of in cells.items():
+        rows = {one.title: kept.of_seeds(one, seeds) for one in of}
         if all(rows.values()):
             least = min(map(len, rows.values()))
             figures = {
-                one: {name: median(of[:least], name) for name in FIGURES}
-                for one, of in rows.items()
+                title: {name: median(row[:least], name) for name in FIGURES}
+                for title, row in rows.items()
             }
             found.append(Compared(kind, figures))
     return found
 
 
 def goals(found: Sequence[Compared]) -> list[Figure]:
-    """Return the goals, each a ratio over all places."""
+    """Return the goals, each over all places, without and with the queue."""
     if not found:
         return []
+    return [*_goals(found, DEFAULT, "queue off"), *_goals(found, QUEUED, "queue on")]
+
+
+def _goals(found: Sequence[Compared], policy: str, how: str) -> Iterator[Figure]:
     mixed = [one for one in found if one.kind.has_chats]
     rows: list[tuple[str, str, str, float | None, float | None, Sequence[Compared]]] = [
         ("TTFT p90", "ttft_p90_s", BEST_PUBLISHED, 0.60, 1.05, found),
@@ -145,22 +151,20 @@ def goals(found: Sequence[Compared]) -> list[Figure]:
         ("agents beside chats: TTFT p90", OF_BOTH[0], BEST_PUBLISHED, None, 0.9, mixed),
         ("chats beside agents: TTFT p90", OF_BOTH[1], BEST_PUBLISHED, None, 0.9, mixed),
     ]
-    figures = []
     for name, figure, to, mean, worst, ones in rows:
-        ratios = [(one.ratio(figure, to), one.kind.name) for one in ones]
+        ratios = [(one.ratio(figure, to, policy), one.kind.name) for one in ones]
         if ratios:
             middle = statistics.geometric_mean(ratio for ratio, _ in ratios)
             most, place = max(ratios)
-            figures.append(Figure(f"{name}, mean of {len(ones)}", middle, "x", 1.0, to, goal=mean))
-            figures.append(Figure(f"{name}, worst ({place})", most, "x", 1.0, to, goal=worst))
-    hits = [(one.figures[DEFAULT]["hit_share"], one.kind.name) for one in found]
+            yield Figure(f"{how}: {name}, mean of {len(ones)}", middle, "x", 1.0, to, goal=mean)
+            yield Figure(f"{how}: {name}, worst ({place})", most, "x", 1.0, to, goal=worst)
+    hits = [(one.figures[policy]["hit_share"], one.kind.name) for one in found]
     least_hits, place = min(hits)
     for name, value, least in (
         ("hits of the ceiling, mean", statistics.mean(share for share, _ in hits), 0.93),
         (f"hits of the ceiling, least ({place})", least_hits, 0.85),
     ):
-        figures.append(Figure(name, value, "", 1.0, "the pooled cache", goal=least, least=True))
-    return figures
+        yield Figure(f"{how}: {name}", value, "", 1.0, "the pooled cache", goal=least, least=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -216,7 +220,7 @@ def _of_places(found: Sequence[Compared]) -> Table:
         "hits", "agents | chats p90",
     )  # fmt: skip
     for one in found:
-        for policy in (DEFAULT, BEST_PUBLISHED):
+        for policy in (DEFAULT, QUEUED, BEST_PUBLISHED):
             of = one.figures[policy]
             ratios = [
                 " | ".join(f"{one.ratio(name, to, policy):.2f}" for to in (BEST_PUBLISHED, BEST))
