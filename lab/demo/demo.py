@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
+from random import Random
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,28 +17,21 @@ from warmpath.cli.child import ChildError
 from warmpath.cli.console import new_console
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
-from warmpath.lab.demo.verdict import SPEEDS, TRIAL_REQUESTS, conclusions, in_time, slower, warnings
+from warmpath.lab.demo.traffic_run import run_traffic
+from warmpath.lab.demo.verdict import SPEEDS, TRIAL_SECONDS, conclusions, in_time, slower, warnings
+from warmpath.lab.local.choices import Router
 from warmpath.lab.local.cluster import MODEL, Cluster
 from warmpath.lab.local.measure import RunFigures, TrafficRun, figures
 from warmpath.lab.local.report import Story, provenance, write_report
-from warmpath.lab.local.rules import (
-    QUEUED,
-    ROUND_ROBIN,
-    TITLES,
-    WARMPATH,
-    LeastLoad,
-    Policy,
-    RoundRobin,
-    Warmpath,
-)
-from warmpath.lab.local.traffic_run import run_traffic
+from warmpath.lab.simulate.closed_loop import ClosedLoop
 from warmpath.process.command_line import FOUND, USAGE, in_words
-from warmpath.router.diagnosis.shadow import quantile
+from warmpath.scorer.policy import DEFAULT
 
-HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
-ASKING = (WARMPATH, QUEUED)
-"""The policies that ask a router."""
-SEED = "none: the traffic is the trace's own, and the router breaks ties at random"
+HEAD = (
+    "policy", "session p50", "p90", "TTFT p50", "p90", "chats' TTFT p50", "p90", "hit ratio",
+    "imbalance",
+)  # fmt: skip
+SEED = "none: the traffic is recorded, and the router breaks ties at random"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,28 +78,26 @@ async def run_all(
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     if setting.fits:
-        trial = replace(setting, requests=setting.requests[:TRIAL_REQUESTS], kill=False)
-        console.print(f"seeing how fast this machine is: {len(trial.requests)} requests")
-        setting = _fitted(setting, await _run(trial, WARMPATH, lambda _: None), console)
+        console.print("seeing how fast this machine is")
+        trial = replace(setting, until=TRIAL_SECONDS, kill=False)
+        setting = _fitted(setting, await _run(trial, DEFAULT, lambda _: None), console)
     while True:
         results, fitted = {}, setting
         with _progress(console) as progress:
-            # Those that ask a router go first: where choices come late, they do there.
-            for name in sorted(names, key=lambda name: name not in ASKING):
+            for name in names:
                 show = _shown(progress, name, len(setting.requests))
-                results[TITLES.get(name, name)] = run = await _run(setting, name, show)
+                results[name] = run = await _run(setting, name, show)
                 fitted = _fitted(setting, run, console)
                 if fitted is not setting:
                     break
         if fitted is setting:
-            titles = [TITLES.get(name, name) for name in names]
-            return setting, {title: results[title] for title in titles}
+            return setting, results
         setting = fitted
 
 
 def _fitted(setting: DemoSetting, run: TrafficRun, console: Console) -> DemoSetting:
     """Return the setting, with a lower speed if choices came late in its run."""
-    speed, delay = setting.workers.speed, quantile(sorted(run.delays), 0.9)
+    speed, delay = setting.workers.speed, run.delay
     if not setting.fits or in_time(delay) or speed <= SPEEDS[-1]:
         return setting
     lower = slower(speed, delay)
@@ -133,23 +125,23 @@ def _shown(progress: Progress, name: str, total: int) -> Callable[[TrafficRun], 
 
 
 async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
-    """Send the workload under one policy on a fresh cluster."""
-    asks = name in ASKING
+    """Send the traffic under one policy of the router on a fresh cluster."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(
-            Cluster(setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED)
+            Cluster(setting.workers, setting.pods, setting.out, policy=name)
         )
-        policy: Policy = (RoundRobin if name == ROUND_ROBIN else LeastLoad)(setting.pods)
-        if asks:
-            client = AsyncClient(cluster.router_address, model=MODEL)
-            await stack.enter_async_context(client)
-            policy = Warmpath(client, [worker.id for worker in cluster.workers])
-        addresses = [worker.address for worker in cluster.workers]
-        speed = setting.workers.speed
+        client = AsyncClient(cluster.router_address, model=MODEL)
+        await stack.enter_async_context(client)
         killing = asyncio.create_task(_kill_half_way(setting, cluster)) if setting.kill else None
         try:
             return await run_traffic(
-                setting.requests, policy, addresses, speed=speed, progress=show
+                ClosedLoop(setting.sessions, rng=Random(0)),
+                setting.requests,
+                Router(client, [worker.id for worker in cluster.workers]),
+                [worker.address for worker in cluster.workers],
+                speed=setting.workers.speed,
+                progress=show,
+                until=setting.until,
             )
         finally:
             if killing is not None:
@@ -169,8 +161,9 @@ def _present(
     setting: DemoSetting, results: dict[str, TrafficRun], made: Mapping[str, str], console: Console
 ) -> None:
     summed = {name: figures(result, setting.pods) for name, result in results.items()}
-    rows = [HEAD, *(_row(name, one) for name, one in summed.items())]
-    rows.append(("ceiling", f"{setting.ceilings[-1]:.3f}", "", "", "", "", ""))
+    alone = [f"{seconds:.0f} s" for seconds in setting.alone]
+    bound = "alone, one cache", *alone, *[""] * 4, f"{setting.ceiling:.3f}", ""
+    rows = [HEAD, *(_row(name, one) for name, one in summed.items()), bound]
     table = Table()
     for position, title in enumerate(HEAD):
         table.add_column(title, justify="right" if position else "left")
@@ -179,10 +172,10 @@ def _present(
     told = conclusions(summed)
     doubts = warnings(summed, {name: one.problem for name, one in results.items()})
     text = (
-        f"{len(setting.requests)} requests of {setting.trace} on "
-        f"{setting.pods} simulated pods; times are modelled seconds (a 70B model on 4 GPUs a pod), "
-        f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts. "
-        "Imbalance is the busiest pod's computed prompt tokens over the pods' mean."
+        f"{setting.traffic} on {setting.pods} simulated pods behind one router; times are modelled "
+        f"seconds (a 70B model on 4 GPUs a pod), run {setting.workers.speed:g} times faster. The last "
+        "row has what no policy can better: each session alone on idle pods, and one cache that never "
+        "evicts. Imbalance is the busiest pod's computed prompt tokens over the pods' mean."
     )
     report = setting.out / PAGE
     write_report(
@@ -195,13 +188,14 @@ def _present(
             warnings=doubts,
             setting=text,
             made=made,
-            ceilings=list(zip((one.at for one in setting.requests), setting.ceilings, strict=True)),
+            ceiling=setting.ceiling,
             killed=setting.span / 2 if setting.kill else None,
         ),
     )
     raw = {
         "speed": setting.workers.speed,
-        "ceiling": setting.ceilings[-1],
+        "ceiling": setting.ceiling,
+        "alone": setting.alone,
         "warnings": doubts,
         "policies": {k: asdict(v) for k, v in summed.items()},
     }
@@ -210,23 +204,21 @@ def _present(
     console.print(table)
     for sentence in [*told, *doubts]:
         console.print(sentence)
-    if WARMPATH in summed:
-        one = summed[WARMPATH]
+    if one := summed.get(DEFAULT):
         console.print(
-            f"a choice of {WARMPATH} took {one.choice_p50_ms:.1f} ms of this machine's time "
-            f"(p99 {one.choice_p99_ms:.1f} ms), the client's own time on a busy machine included, "
-            "the wait in the queue not"
+            f"a choice of {DEFAULT} took {one.choice_p50_ms:.1f} ms of this machine's time "
+            f"(p99 {one.choice_p99_ms:.1f} ms), the client's own time on a busy machine included"
         )
     console.print(f"report: {report}")
 
 
 def _row(name: str, one: RunFigures) -> tuple[str, ...]:
-    times = (one.ttft_p50, one.ttft_p90, one.ttft_p99)
-    about = "" if in_time(one.delay_p90) else "~"
+    about = "" if in_time(one.delay) else "~"
+    first = one.agents_ttft, one.chats_ttft
     return (
         name,
+        *(f"{about}{time:.0f} s" for time in (one.sessions.p50, one.sessions.p90)),
+        *(f"{about}{time:.2f} s" for of in first for time in (of.p50, of.p90)),
         f"{one.hit_ratio:.3f}",
-        *(f"{about}{time:.2f} s" for time in times),
-        f"{one.saved_tokens:,}",
         f"{one.imbalance:.2f}",
     )

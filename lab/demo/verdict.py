@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 
-from warmpath.lab.local.measure import RunFigures
-from warmpath.lab.local.rules import QUEUED, TITLES, WARMPATH
+from warmpath.lab.local.measure import RunFigures, Times
+from warmpath.lab.simulate.study import BEST_PUBLISHED
+from warmpath.scorer.policy import DEFAULT
 
-SPEEDS = (12.0, 6.0, 3.0, 2.0)
+NAMES = ("round-robin", "least-load", BEST_PUBLISHED, DEFAULT)
+"""The policies of the router that are compared."""
+SPEEDS = (8.0, 4.0, 2.0)
 """Modelled seconds in each real second, the fastest first."""
 DELAY_SECONDS = 0.25
 """Delay of nine in ten requests, in modelled seconds, up to which choices come in time."""
-TRIAL_REQUESTS = 40
-"""Number of requests that are sent at SPEEDS[0] to see how fast this machine is."""
+TRIAL_SECONDS = 20.0
+"""Modelled seconds of traffic that is sent at SPEEDS[0] to see how fast this machine is."""
 
 
 def in_time(delay: float) -> bool:
@@ -30,44 +33,36 @@ def slower(speed: float, delay: float) -> float:
 
 NO_VERDICT = "no verdict on"
 
-OURS = (WARMPATH, TITLES[QUEUED])
-
 
 def conclusions(runs: Mapping[str, RunFigures]) -> list[str]:
-    """Return what warmpath gains over the best of the other policies, and its queue over none."""
-    others = {name: one for name, one in runs.items() if name not in OURS}
-    warm, queued = (runs.get(name) for name in OURS)
-    sentences = []
-    if (first := warm or queued) and others:
-        name, best = max(others.items(), key=lambda item: item[1].hit_ratio)
-        sentences.append(
-            f"warmpath found {first.hit_ratio:.0%} of all prompt tokens cached, {name} "
-            f"{best.hit_ratio:.0%}; that saved pods {first.saved_tokens:,} and "
-            f"{best.saved_tokens:,} tokens."
-        )
-        name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
-        sentences.append(f"Time to first token, beside {name}: {gain(first, best)}.")
-    if warm and queued:
-        compared = gain(queued, warm)
-        sentences.append(f"With picks that wait in the queue, beside warmpath without: {compared}.")
+    """Return what warmpath gains over each of the other policies."""
+    warm = runs.get(DEFAULT)
+    others = {name: one for name, one in runs.items() if name != DEFAULT}
+    if not warm or not others:
+        return ["Nothing to compare: run warmpath and another policy."]
+    sentences = [
+        f"{DEFAULT} beside {name}: sessions {gain(warm.sessions, one.sessions)}; first tokens of "
+        f"agents {gain(warm.agents_ttft, one.agents_ttft)}, of chats "
+        f"{gain(warm.chats_ttft, one.chats_ttft)}."
+        for name, one in others.items()
+    ]
     if any(NO_VERDICT in one for one in sentences):
         sentences.append(
             "Choices took that long in both runs together: this machine's time, times the speed."
         )
-    return sentences or ["Nothing to compare: run warmpath and another policy."]
+    return sentences
 
 
-def gain(ours: RunFigures, theirs: RunFigures) -> str:
-    """Return how much faster, or slower, first tokens came.
+def gain(ours: Times, theirs: Times) -> str:
+    """Return how much faster, or slower, sessions or first tokens were.
 
-    There is no verdict on a percentile at which the two differ by no more than choosing a pod took in
+    There is no verdict on a percentile at which the two differ by no more than choosing pods took in
     both together.
     """
     found, unclear = [], []
     for label, our_time, their_time, delay in (
-        ("p50", ours.ttft_p50, theirs.ttft_p50, ours.delay_p50 + theirs.delay_p50),
-        ("p90", ours.ttft_p90, theirs.ttft_p90, ours.delay_p90 + theirs.delay_p90),
-        ("p99", ours.ttft_p99, theirs.ttft_p99, ours.delay_p99 + theirs.delay_p99),
+        ("p50", ours.p50, theirs.p50, ours.delay_p50 + theirs.delay_p50),
+        ("p90", ours.p90, theirs.p90, ours.delay_p90 + theirs.delay_p90),
     ):
         effect = abs(our_time - their_time)
         if delay >= effect:
@@ -85,9 +80,9 @@ def gain(ours: RunFigures, theirs: RunFigures) -> str:
 def warnings(runs: Mapping[str, RunFigures], problems: Mapping[str, str]) -> list[str]:
     """Return sentences on late choices, fall-backs and failures; `problems` are the last errors."""
     told = []
-    busy = {name: one for name, one in runs.items() if not in_time(one.delay_p90)}
+    busy = {name: one for name, one in runs.items() if not in_time(one.delay)}
     if busy:
-        delays = ", ".join(f"{name} {one.delay_p90:.2f} s" for name, one in busy.items())
+        delays = ", ".join(f"{name} {one.delay:.2f} s" for name, one in busy.items())
         told.append(
             "This machine was too busy. One request in ten waited longer than this for the choice of "
             f"its pod: {delays} (modelled). So times are not exact. Hit ratios and saved tokens are, "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rich.console import Console
@@ -18,14 +19,14 @@ from rich.table import Table
 from warmpath.cli.child import until_ended
 from warmpath.cli.console import new_console
 from warmpath.client.async_client import AsyncClient
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS, chats, prepare
+from warmpath.lab.demo.traffic_run import run_traffic
 from warmpath.lab.fleet.processes import SPEED, FleetProcesses, ProcessSettings, file_names
+from warmpath.lab.local.choices import Chooser, PodChoice, Router
 from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.measure import TrafficRun
 from warmpath.lab.local.out_folder import OutFolderError, claim
-from warmpath.lab.local.rules import PodChoice, Policy, Warmpath
-from warmpath.lab.local.traffic_run import Prepared, prepare, run_traffic
-from warmpath.lab.local.workload import build, read_trace
+from warmpath.lab.simulate.closed_loop import ClosedLoop
 from warmpath.process.command_line import USAGE, command_parser
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -83,12 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class EveryRouter(Policy):
-    """The policy that asks the routers in round robin."""
+class EveryRouter(Chooser):
+    """Asks the routers in round robin."""
 
-    def __init__(self, routers: Sequence[Policy]) -> None:
+    def __init__(self, routers: Sequence[Chooser]) -> None:
         self._routers = routers
-        self._asked: dict[str, Policy] = {}
+        self._asked: dict[str, Chooser] = {}
         self._turn = 0
 
     async def choose(self, packed: bytes) -> PodChoice:
@@ -99,14 +100,14 @@ class EveryRouter(Policy):
         self._asked[choice.booking] = router
         return choice
 
-    async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
-        await self._asked[choice.booking].fell_back(choice, left, pod)
+    async def fell_back(self, choice: PodChoice, pod: int) -> None:
+        await self._asked[choice.booking].fell_back(choice, pod)
 
     async def first_token(self, choice: PodChoice) -> None:
         await self._asked[choice.booking].first_token(choice)
 
-    async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
-        await self._asked.pop(choice.booking).finished(choice, pod, cached)
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
+        await self._asked.pop(choice.booking).finished(choice, cached)
 
 
 async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_json: bool) -> None:
@@ -124,12 +125,14 @@ async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_js
                     fleet.check()
                     await asyncio.sleep(PAUSE)
         known = time.monotonic() - begun
-        requests = _requests(settings.requests)
+        part = chats(CHATS, requests=settings.requests, span=SPAN, most_output=100)
+        requests = [*prepare(part)]
         pods = [worker.id for worker in fleet.workers]
         report(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
         result = await run_traffic(
+            ClosedLoop(part.sessions, rng=Random(0)),
             requests,
-            EveryRouter([Warmpath(client, pods) for client in clients]),
+            EveryRouter([Router(client, pods) for client in clients]),
             [worker.address for worker in fleet.workers],
             speed=SPEED,
             progress=lambda sofar: _report_progress(report, sofar, len(requests)),
@@ -158,10 +161,6 @@ def _report_progress(report: Callable[[str], None], sofar: TrafficRun, total: in
     done = sofar.done
     if done * PROGRESS_MESSAGES // total != (done - 1) * PROGRESS_MESSAGES // total:
         report(f"{done} of {total} requests are done")
-
-
-def _requests(count: int) -> list[Prepared]:
-    return prepare(build(read_trace(TRACE)[:count], span=SPAN, most_output=100))
 
 
 async def _knows_all(client: AsyncClient, pods: int) -> bool:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Literal, NoReturn, Self
 
 from warmpath.cli.child import Child, Process
-from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings, report_ends
+from warmpath.lab.local.cluster import MODEL, VOCAB_SIZE, Worker, WorkerSettings, report_ends
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
-from warmpath.lab.local.workload import VOCAB_SIZE
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec, ServerTable, SharedIndexTable
 from warmpath.router.config.write import as_toml
 

@@ -16,13 +16,14 @@ from warmpath.router.config.schema import (
     PickTable,
     PodSpec,
     ProbeTable,
-    QueueTable,
     ServerTable,
 )
 from warmpath.router.config.write import as_toml
 from warmpath.scorer.policies.warmpath import Warmpath
+from warmpath.scorer.policy import DEFAULT
 
 MODEL = "demo"
+VOCAB_SIZE = 32_000
 LEAST_INTERVAL = 0.2
 """Shortest interval of the router's probes, in seconds."""
 LOOK_SECONDS = 0.2
@@ -101,16 +102,14 @@ class Worker:
 class Cluster:
     """Workers, and a router that follows them. An async context manager."""
 
-    def __init__(
-        self, settings: WorkerSettings, pods: int, logs: Path, *, router: bool, queue: bool = False
-    ) -> None:
-        """With `queue`, the router lets picks wait."""
+    def __init__(self, settings: WorkerSettings, pods: int, logs: Path, *, policy: str) -> None:
+        """`policy` is the router's; empty: there is no router."""
         self.router_address = ""
         self.page_address = ""
         """host:port of the router's live page."""
-        self._queue = queue
+        self._policy = policy
         self._settings = settings
-        self._router = Process("the router", logs / "router.log") if router else None
+        self._router = Process("the router", logs / "router.log") if policy else None
         names = [f"pod-{number + 1}" for number in range(pods)]
         self._held = HeldPorts()
         self.workers = [Worker.held(name, logs / f"{name}.log", self._held) for name in names]
@@ -150,8 +149,8 @@ class Cluster:
         return as_toml(
             Config(
                 models=[model], server=server, probe=ProbeTable(interval_seconds=interval),
-                pick=_pick(settings.speed, interval, queue=self._queue),
-                queue=_queue(settings.speed), pods=pods,
+                pick=_pick(settings.speed, interval, policy=self._policy),
+                pods=pods,
             )
         )  # fmt: skip
 
@@ -181,7 +180,7 @@ class Cluster:
             self._folder.cleanup()
 
 
-def _pick(speed: float, interval: float, *, queue: bool) -> PickTable:
+def _pick(speed: float, interval: float, *, policy: str) -> PickTable:
     """Return [pick] for workers that run `speed` times faster, probed each `interval` seconds."""
     usual = PickTable()
     return PickTable(
@@ -189,15 +188,6 @@ def _pick(speed: float, interval: float, *, queue: bool) -> PickTable:
         prefill_base_seconds=usual.prefill_base_seconds / speed,
         prefill_token_seconds=usual.prefill_token_seconds / speed,
         prefill_context_seconds=usual.prefill_context_seconds / speed,
-        queue="on" if queue else "off",
-        options={"mu": Warmpath().mu / speed},
-    )
-
-
-def _queue(speed: float) -> QueueTable:
-    usual = QueueTable()
-    return QueueTable(
-        hold_seconds=usual.hold_seconds / speed,
-        passed_seconds=usual.passed_seconds / speed,
-        wait_seconds=usual.wait_seconds / speed,
+        policy=policy,
+        options={"mu": Warmpath().mu / speed} if policy == DEFAULT else {},
     )

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.cli.gateway.command import run, say, serve
 from warmpath.cli.tls_options import OptionError
-from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings, report_ends
+from warmpath.lab.local.cluster import MODEL, VOCAB_SIZE, Cluster, WorkerSettings, report_ends
 from warmpath.lab.local.out_folder import OutFolderError, claim
 from warmpath.lab.local.tokenizer import write_tokenizer
-from warmpath.lab.local.workload import VOCAB_SIZE
 from warmpath.process.address import HostPort
+from warmpath.scorer.policy import DEFAULT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ async def _serve_simulated(
             stream_interval=1,
         )  # fmt: skip
         print(f"starting {args.simulate} simulated pods and a router", flush=True)
-        cluster = Cluster(settings, args.simulate, args.out, router=True)
+        cluster = Cluster(settings, args.simulate, args.out, policy=DEFAULT)
         await stack.enter_async_context(cluster)
         gateway = replace(
             gateway,

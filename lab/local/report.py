@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from warmpath.cli.version import commit
-from warmpath.lab.local.measure import Served
+from warmpath.lab.local.measure import Served, sessions
 from warmpath.process.command_line import version
 from warmpath.router.pages.listener import ASSETS
 from warmpath.scorer.policy import DEFAULT
@@ -73,8 +73,8 @@ class Story:
     setting: str
     made: Mapping[str, str]
     """How the page was made: version, options and so on, by their names."""
-    ceilings: Sequence[tuple[float, float]]
-    """(modelled seconds, hit ratio until then of one cache that never evicts)."""
+    ceiling: float
+    """The hit ratio of one cache that never evicts."""
     killed: float | None
     """Modelled seconds after which the first pod was killed; None: it was not."""
 
@@ -98,8 +98,16 @@ def write_report(
             paragraph(story.setting),
             plots(
                 plot(
-                    "share of requests with their first token by then",
-                    lambda axes: _ttft(axes, served),
+                    "share of agents' sessions that had ended by then",
+                    lambda axes: _shares(axes, "duration", _durations(served)),
+                ),
+                plot(
+                    "share of agents' requests with their first token by then",
+                    lambda axes: _shares(axes, TTFT, _first_tokens(served, of_agents=True)),
+                ),
+                plot(
+                    "share of chats' requests with their first token by then",
+                    lambda axes: _shares(axes, TTFT, _first_tokens(served, of_agents=False)),
                 ),
                 plot("prefix hit ratio so far", lambda axes: _hits(axes, served, story)),
                 plot(
@@ -262,15 +270,31 @@ def pod_bars(axes: Axes, pods: Mapping[str, Sequence[float]]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _ttft(axes: Axes, served: Mapping[str, Sequence[Served]]) -> None:
-    drawn = strokes(served)
-    for name, answers in served.items():
-        times = sorted(one.first_token for one in answers)
+TTFT = "time to first token"
+
+
+def _durations(served: Mapping[str, Sequence[Served]]) -> dict[str, list[float]]:
+    return {name: [one.seconds for one in sessions(answers)] for name, answers in served.items()}
+
+
+def _first_tokens(
+    served: Mapping[str, Sequence[Served]], *, of_agents: bool
+) -> dict[str, list[float]]:
+    return {
+        name: [one.first_token for one in answers if bool(one.session) is of_agents]
+        for name, answers in served.items()
+    }
+
+
+def _shares(axes: Axes, what: str, seconds: Mapping[str, Sequence[float]]) -> None:
+    drawn = strokes(seconds)
+    for name, unordered in seconds.items():
+        times = sorted(unordered)
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
         axes.step(times, shares, where="post", label=name, **drawn[name])
     logarithmic(axes, "x")
-    axes.set_xlabel("time to first token, modelled seconds")
-    axes.set_ylabel("share of requests")
+    axes.set_xlabel(f"{what}, modelled seconds")
+    axes.set_ylabel("share")
 
 
 def _hits(axes: Axes, served: Mapping[str, Sequence[Served]], story: Story) -> None:
@@ -284,9 +308,7 @@ def _hits(axes: Axes, served: Mapping[str, Sequence[Served]], story: Story) -> N
             times.append(one.arrived)
             ratios.append(cached / prompt)
         axes.plot(times, ratios, label=name, **drawn[name])
-    axes.plot(
-        *zip(*story.ceilings, strict=True), label="ceiling", color=INK, linestyle="-", linewidth=1
-    )
+    axes.axhline(story.ceiling, label="ceiling", color=INK, linewidth=1)
     if story.killed is not None:
         axes.axvline(story.killed, color=INK, linestyle=":", label="pod-1 killed")
     axes.set_ylim(bottom=0)

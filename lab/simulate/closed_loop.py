@@ -38,10 +38,10 @@ class Took(NamedTuple):
 class ClosedLoop:
     """Sends sessions, in their order: `at_once` at a time, or where that is 0, `rate` a second.
 
-    Sessions that arrive at a rate do so as a Poisson process. `beside` are requests of nobody's session,
-    of which as many prompt tokens are sent as of sessions. Requests have numbers in the order of
-    `requests`, those beside last. Call `begin` first, then `sent` and `ended` of each request; send what
-    each of them yields.
+    Where both are 0, each begins at its first request's time. Sessions that arrive at a rate do so as a
+    Poisson process. `beside` are requests of nobody's session, of which as many prompt tokens are sent
+    as of sessions. Requests have numbers in the order of `requests`, those beside last. Call `begin`
+    first, then `sent` and `ended` of each request; send what each of them yields.
     """
 
     def __init__(
@@ -99,15 +99,18 @@ class ClosedLoop:
                 self.thread.append(nth)
 
     def begin(self, now: float) -> Iterator[Due]:
-        """Yield the first requests of the first sessions, or, at a rate, of all."""
+        """Yield the first requests of the first sessions, or, unless they run at once, of all."""
         if self._at_once:
             for _ in range(min(self._at_once, len(self._first))):
                 wait = self._rng.uniform(0.0, START_GAP * self._at_once)
                 yield from self._next_session(now + wait)
             return
         at = now
-        for _ in self._first:
-            at += self._rng.expovariate(self._rate)
+        for first in self._first:
+            if self._rate:
+                at += self._rng.expovariate(self._rate)
+            else:
+                at = now + self.requests[first].at
             yield from self._next_session(at)
 
     def _next_session(self, at: float) -> Iterator[Due]:

@@ -17,7 +17,7 @@ from warmpath.indexer.engines.wire import within
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.stream.replay import MOST_SEQUENCE
-from warmpath.lab.local.workload import DAMAGED, open_gzipped
+from warmpath.lab.local.gzipped import DAMAGED, open_gzipped
 from warmpath.router.prompt.bodies.openai import reads_cache
 
 MOST_LINE = 64 << 20

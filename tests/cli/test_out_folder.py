@@ -10,8 +10,8 @@ import pytest
 from tests.cli.conftest import Output
 from warmpath.lab.demo import demo
 from warmpath.lab.fleet import command as fleet
+from warmpath.lab.local.gzipped import open_gzipped
 from warmpath.lab.local.out_folder import LIST, OutFolderError, claim
-from warmpath.lab.local.workload import open_gzipped, read_trace
 from warmpath.lab.simulate.command import main as simulate
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
@@ -96,4 +96,3 @@ def test_the_name_of_a_file_says_nothing_of_its_content(
     path.write_bytes(gzip.compress(LINE) if is_gzipped else LINE)
     with open_gzipped(path) as file:
         assert file.read() == LINE
-    assert read_trace(path)[0].hash_ids == (7,)

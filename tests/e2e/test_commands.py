@@ -57,28 +57,28 @@ def demo(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.deep
 @pytest.mark.parametrize("kill", [False, True], ids=["calm", "a-pod-killed"])
 def test_a_demo_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> None:
-    options = ["--requests=60", "--span=60", "--speed=20", "--most-output=20"]
+    options = ["--requests=20", "--agents=3", "--span=30", "--speed=20", "--most-output=20"]
     if kill:
-        options += ["--kill-pod", "--policies=warmpath,warmpath-queued", "--span=120"]
+        options += ["--kill-pod", "--policies=warmpath", "--span=120"]
     done = demo(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     assert "hit ratio" in done.stdout
     assert "report: " in done.stdout
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 5
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     policies = results["policies"]
     warm = policies["warmpath"]
     if kill:
-        assert all(one["requests"] + one["failed"] == 60 for one in policies.values())
+        assert all(one["requests"] + one["failed"] == 62 for one in policies.values())
         # Whether a request was on its way to the pod that died is chance.
         return
-    assert set(policies) == {"round-robin", "least-load", "warmpath", "warmpath, queued"}
-    assert "With picks that wait in the queue, beside warmpath without: " in done.stdout
-    assert all(one["requests"] == 60 and not one["failed"] for one in policies.values())
+    assert set(policies) == {"round-robin", "least-load", "llmd-token", "warmpath"}
+    assert "warmpath beside llmd-token: sessions " in " ".join(done.stdout.split())
+    assert all(one["requests"] == 62 and not one["failed"] for one in policies.values())
     # On two pods and so few requests the others may find as much by chance.
-    for one in (warm, policies["warmpath, queued"]):
-        assert 0.75 * results["ceiling"] < one["hit_ratio"] <= results["ceiling"]
+    assert 0.75 * results["ceiling"] < warm["hit_ratio"] <= results["ceiling"]
+    assert warm["sessions"]["p50"] > 0.9 * results["alone"][0]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,9 @@ def test_a_demo_that_is_ended_early_stops_all_that_it_started(
 
 @pytest.mark.deep
 def test_a_demo_whose_requests_all_fail_says_why_and_fails(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--requests=5", "--blocks=5", "--policies=warmpath", "--speed=50")
+    done = demo(
+        tmp_path, "--requests=5", "--agents=1", "--blocks=5", "--policies=warmpath", "--speed=50"
+    )
     assert done.returncode == 1
     assert "every request failed: 400" in done.stderr
 

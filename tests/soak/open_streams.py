@@ -24,10 +24,9 @@ import aiohttp
 from tests.servers.envoy import Envoy
 from tests.soak.watched_process import WatchedProcess
 from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, bootstrap
-from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings
+from warmpath.lab.local.cluster import MODEL, VOCAB_SIZE, Worker, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.tokenizer import write_tokenizer
-from warmpath.lab.local.workload import VOCAB_SIZE
 from warmpath.process.address import HostPort
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec, ServerTable
 from warmpath.router.config.write import as_toml

@@ -43,7 +43,8 @@ from warmpath.lab.bench.gateways.table import (
 )
 from warmpath.lab.bench.speed.tokenize import PACKAGED
 from warmpath.lab.bench.stand.servers import Python
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
+from warmpath.lab.demo.traffic import SESSIONS as RECORDED
 from warmpath.lab.local.tokenizer import write_tokenizer
 from warmpath.lab.pages.results import BESIDE
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
@@ -119,12 +120,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=1.0, help="duration of each of these loads; 1 by default")
     add("--replay-seconds", type=float, default=40.0, help="duration of replays; 40 by default")
     add(
-        "--conversations", type=Path, default=TRACE,
+        "--conversations", type=Path, default=CHATS,
         help="a trace in Mooncake's format; a part of the public one by default",
     )  # fmt: skip
     add(
-        "--sessions", type=Path, default=traffic.SESSIONS,
-        help="agents' sessions in the form of lab/bench/gateways/TRACES.md; some by default",
+        "--sessions", type=Path, default=RECORDED,
+        help="agents' sessions in the form of lab/demo/TRACES.md; some by default",
     )  # fmt: skip
     add("--quick", action="store_true", help="one short round without peers; it decides nothing")
     add("--json", action="store_true", help="print a list of JSON objects")

@@ -61,7 +61,7 @@ async def replay(
     settings = WorkerSettings(
         BLOCKS, 16, speed=1.0, vocab_size=vocabulary, tokenizer=tokenizer, stream_interval=16
     )
-    async with Cluster(settings, PODS, folder, router=False) as cluster:
+    async with Cluster(settings, PODS, folder, policy="") as cluster:
         pods = [Pod(one.address, one.events, one.replay) for one in cluster.workers]
         async with start(name, Stand(pods, tokenizer, folder)) as front:
             before = await _counted(pods)

@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from warmpath.lab.bench.gateways.load import chat_of
-from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.local.workload import TRACE_BLOCK, open_gzipped, read_trace, spread
+from warmpath.lab.demo.traffic import CHATS, SESSIONS, agents, chats
+from warmpath.lab.simulate.traffic.requests import LoggedRequest
 
-SESSIONS = Path(__file__).with_name("agent-sessions.jsonl.gz")
-SESSION_BLOCK = 64
 RATE = 1.6
 """Requests a second, at which four pods of the usual preset are busy half of the time."""
-SHARED = 0.75
-"""Share of its tools and system prompt with which a session begins like others that have the same."""
 MOST_OUTPUT = 100
 """Tokens of the longest answers: longer ones are cut, as what is measured is the time to the first."""
 WORD = re.compile("Ġ[a-z]{2,9}")
@@ -52,54 +48,29 @@ class Texts:
         return " ".join(words[:tokens])
 
 
-def conversations(texts: Texts, seconds: float, path: Path = TRACE) -> list[Sent]:
-    """Return whole conversations of a trace, their times scaled to `seconds`, RATE requests a second.
-
-    All requests of a conversation have the same second block; the first one opens every request.
-    """
-    trace = read_trace(path)
-    times = spread(trace)
-    share = max(1, round(len(trace) / (RATE * seconds)))
-    chosen = [
-        (time, one)
-        for time, one in zip(times, trace, strict=True)
-        if random.Random(repr(one.hash_ids[:2])).randrange(share) == 0
-    ]
-    scale = seconds / max(times[-1], 1e-9)
-    return [
-        Sent(
-            "", time * scale,
-            _body(texts.of(one.hash_ids, TRACE_BLOCK, one.input_length), one.output_length),
-        )
-        for time, one in chosen
-    ]  # fmt: skip
+def conversations(texts: Texts, seconds: float, path: Path = CHATS) -> list[Sent]:
+    """Return conversations of a trace, their times scaled to `seconds`, RATE requests a second."""
+    part = chats(path, requests=round(RATE * seconds), span=seconds, most_output=MOST_OUTPUT)
+    return [Sent("", one.at, _body(texts, one, part.block_size)) for one in part.requests]
 
 
 def sessions(texts: Texts, seconds: float, path: Path = SESSIONS) -> Iterator[Sent]:
     """Yield the requests of sessions, each of which begins within the first half of `seconds`.
 
-    A session ends when its pauses alone last beyond `seconds`.
+    A session ends when its pauses alone last beyond `seconds`. Sub-agents are left out.
     """
-    with open_gzipped(path) as file:
-        lines = [json.loads(line) for line in file]
-    for number, line in enumerate(lines):
-        at = end = number / len(lines) * seconds / 2
-        like = (line["model"], line["tool_tokens"], line["system_tokens"])
-        alike = int(SHARED * (line["tool_tokens"] + line["system_tokens"])) // SESSION_BLOCK
-        for turn, one in enumerate(line["requests"]):
-            pause = float(one["pause"] or 0)
-            end += pause if turn else 0
+    part = agents(path, span=seconds, most_output=MOST_OUTPUT, longest_pause=seconds)
+    for session in part.sessions:
+        end = 0.0
+        for turn, one in enumerate(session.threads[0].requests):
+            at = one.pause or 0.0 if turn else one.at
+            end += at
             if end > seconds:
                 break
-            ids = [first + step for first, count in one["blocks"] for step in range(count)]
-            blocks = [
-                (like, place) if place < alike else (line["session"], block)
-                for place, block in enumerate(ids)
-            ]
-            text = texts.of(blocks, SESSION_BLOCK, one["in"])
-            yield Sent(line["session"], pause if turn else at, _body(text, one["out"]))
+            yield Sent(session.name, at, _body(texts, one, part.block_size))
 
 
-def _body(text: str, tokens: int) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(chat_of(text, min(max(tokens, 1), MOST_OUTPUT), stream=True))
+def _body(texts: Texts, one: LoggedRequest, block_size: int) -> dict[str, Any]:
+    text = texts.of(one.keys, block_size, one.prompt_tokens)
+    body: dict[str, Any] = json.loads(chat_of(text, one.output_tokens, stream=True))
     return {**body, "stream_options": {"include_usage": True}}

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import ENGINE_KINDS, Cell, EngineKind
 from warmpath.lab.simulate.study import BEST_PUBLISHED, PUBLISHED
 from warmpath.lab.simulate.traffic.generated import KINDS, Generated
@@ -49,8 +49,8 @@ class Extent:
 
     def sources(self) -> Sequence[Path | Generated]:
         if self.quick:
-            return [TRACE, Generated("reading")]
-        return [*(self.traces or (TRACE,)), *(Generated(kind) for kind in KINDS)]
+            return [CHATS, Generated("reading")]
+        return [*(self.traces or (CHATS,)), *(Generated(kind) for kind in KINDS)]
 
     def places(self) -> list[Cell]:
         """Return the places, in an order by chance: the first ones are a fair sample of all."""

@@ -11,7 +11,7 @@ import aiohttp
 
 from warmpath.cli.child import Process
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.lab.simulate.run import pooled, spread
 from warmpath.lab.simulate.traffic.access_log import read_traffic
@@ -64,7 +64,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def _on_a_virtual_clock(requests: int) -> float:
     """Return the requests a second of real time; workers in turn serve them at half of what they can."""
-    traffic, latency = read_traffic(TRACE), PRESETS[DEFAULT_PRESET]
+    traffic, latency = read_traffic(CHATS), PRESETS[DEFAULT_PRESET]
     trace, size = spread(traffic.requests), traffic.block_size
     engines = [
         build_engine(

@@ -14,7 +14,7 @@ from statistics import median_low
 
 import msgspec
 
-from warmpath.lab.local.workload import DAMAGED, open_gzipped
+from warmpath.lab.local.gzipped import DAMAGED, open_gzipped
 from warmpath.lab.simulate.traffic.log_line import WANTED
 from warmpath.lab.simulate.traffic.log_requests import LogRequests, MooncakeRequests
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity

@@ -19,7 +19,7 @@ from warmpath.lab.bench import __main__ as command
 from warmpath.lab.bench.policy import agents, compare, conditions, goodput, grid, kept
 from warmpath.lab.bench.policy.grid import Extent, first_round, ours
 from warmpath.lab.bench.policy.kept import Kept
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.run import run
@@ -28,7 +28,7 @@ from warmpath.lab.simulate.traffic.generated import KINDS, Generated
 from warmpath.scorer.policy import DEFAULT
 
 EXTENT = Extent(40, (1, 2, 3))
-CELL = Cell(TRACE, BEST_PUBLISHED, pods=2, blocks_per_pod=300, load=0.5, requests=40)
+CELL = Cell(CHATS, BEST_PUBLISHED, pods=2, blocks_per_pod=300, load=0.5, requests=40)
 
 
 @pytest.fixture(scope="module")
@@ -253,8 +253,8 @@ def test_options_without_sense_are_refused(
 
 
 SLICES = (
-    Cell(TRACE, DEFAULT, pods=4, blocks_per_pod=500, load=0.75),
-    Cell(TRACE, DEFAULT, pods=3, blocks_per_pod=1000, load=0.85),
+    Cell(CHATS, DEFAULT, pods=4, blocks_per_pod=500, load=0.75),
+    Cell(CHATS, DEFAULT, pods=3, blocks_per_pod=1000, load=0.85),
 )
 LOADS: Mapping[str, float] = {
     "docs": 0.4,
@@ -321,7 +321,7 @@ def test_a_burst_of_prompts_with_one_beginning_computes_it_on_few_pods() -> None
 
 @pytest.mark.deep
 def test_two_equal_engines_that_are_faster_than_was_said_hold_as_much_as_with_equal_load() -> None:
-    cell = Cell(TRACE, DEFAULT, pods=2, blocks_per_pod=400, load=0.1, requests=200, engine="vllm")
+    cell = Cell(CHATS, DEFAULT, pods=2, blocks_per_pod=400, load=0.1, requests=200, engine="vllm")
     found = outcome(replace(cell, estimate_factor=10.0))
     even = outcome(replace(cell, policy="load-band"))
     assert found.token_hit_ratio >= 0.95 * even.token_hit_ratio

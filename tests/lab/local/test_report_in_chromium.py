@@ -12,16 +12,19 @@ GROUND = "getComputedStyle(document.body).backgroundColor"
 STORY = Story(
     conclusions=["warmpath found 34% of all prompt tokens cached."],
     warnings=["This machine was too busy."],
-    setting="388 requests of a trace.",
+    setting="12 sessions beside 60 requests.",
     made={"command": "warmpath demo --out /a/folder/with/a/long/name" * 9},
-    ceilings=[(0.0, 0.1), (1.0, 0.3)],
+    ceiling=0.3,
     killed=0.5,
 )
 ROWS = [("policy", *(f"a-long-heading-{number}" for number in range(6))), ("warmpath", *"123456")]
 
 
 def page(folder: Path) -> str:
-    answers = [Served(float(at), at % 2, 100, 50, 1.0 + at, 2.0 + at) for at in range(9)]
+    answers = [
+        Served("s" * (at % 3), at, at % 2, 100, 50, 0.1, 1.0 + at, 2.0 + at, 0.01)
+        for at in range(9)
+    ]
     write_report(folder / "report.html", ROWS, {"warmpath": answers}, pods=2, story=STORY)
     return f"file://{folder}/report.html"
 

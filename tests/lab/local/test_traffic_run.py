@@ -1,21 +1,25 @@
-"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun; policies that know no caches."""
+"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun."""
 
 import json
-from array import array
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from warmpath.lab.demo.traffic import Part, prepare
+from warmpath.lab.demo.traffic_run import run_traffic
+from warmpath.lab.local.choices import Chooser, PodChoice
 from warmpath.lab.local.measure import TrafficRun
-from warmpath.lab.local.rules import LeastLoad, PodChoice, RoundRobin
 from warmpath.lab.local.tokenizer import TEMPLATE, write_tokenizer
-from warmpath.lab.local.traffic_run import prepare, run_traffic
-from warmpath.lab.local.workload import Arrival
+from warmpath.lab.simulate.closed_loop import ClosedLoop
+from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.traffic.sessions import Session, Thread
 from warmpath.lab.simworker.server.text import FolderText
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.template import ChatTemplate
@@ -73,28 +77,55 @@ async def addresses() -> AsyncIterator[dict[str, str]]:
         await server.close()
 
 
-class Noted(RoundRobin):
-    """Notes its calls."""
+class Noted(Chooser):
+    """Chooses the pods in their order; notes its calls."""
 
     def __init__(self, pods: int) -> None:
-        super().__init__(pods)
+        self._choice = PodChoice(tuple(range(pods)))
         self.calls: list[tuple[object, ...]] = []
 
-    async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
+    async def choose(self, packed: bytes) -> PodChoice:
+        self.calls.append(("chosen", len(packed)))
+        return self._choice
+
+    async def fell_back(self, choice: PodChoice, pod: int) -> None:
         del choice
-        self.calls.append(("fell back", left, pod))
+        self.calls.append(("fell back", pod))
 
-    async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
         del choice
-        self.calls.append(("finished", pod, cached))
+        self.calls.append(("finished", cached))
 
 
-async def sent(addresses: Sequence[str]) -> tuple[TrafficRun, Noted]:
-    """Send one request to pods at these addresses, in this order."""
-    policy = Noted(len(addresses))
-    requests = prepare([Arrival(0.0, array("I", range(8)), 1)])
-    run = await run_traffic(requests, policy, addresses, speed=1.0, progress=lambda _: None)
-    return run, policy
+def request(tokens: int, at: float = 0.0, pause: float | None = None) -> LoggedRequest:
+    return LoggedRequest(at, tokens, 1, (7,), "s", pause=pause)
+
+
+async def sent(
+    addresses: Sequence[str], *requests: LoggedRequest, until: float = inf
+) -> tuple[TrafficRun, Noted]:
+    """Send a session, of one request by default, to pods at these addresses, in this order."""
+    chooser = Noted(len(addresses))
+    part = Part([Session("s", [Thread(requests or [request(8)])])], 16)
+    run = await run_traffic(
+        ClosedLoop(part.sessions, rng=Random(0)), [*prepare(part)], chooser, addresses,
+        speed=100.0, progress=lambda _: None, until=until,
+    )  # fmt: skip
+    return run, chooser
+
+
+async def test_a_sessions_request_comes_its_pause_after_the_answer_before(
+    addresses: dict[str, str],
+) -> None:
+    turns = request(8, at=5.0), request(9, pause=3.0), request(10, pause=0.0)
+    run, chooser = await sent([addresses["answer"]], *turns)
+    first, second, third = run.served
+    assert first.arrived == pytest.approx(5.0)
+    assert second.arrived >= first.arrived + first.finished + 3.0
+    assert third.arrived >= second.arrived + second.finished
+    assert [size for kind, size in chooser.calls if kind == "chosen"] == [32, 36, 40]
+    early, _ = await sent([addresses["answer"]], *turns, until=7.0)
+    assert len(early.served) == 1
 
 
 @pytest.mark.parametrize("first", ["nobody", "end_early", "be_ill"])
@@ -105,7 +136,7 @@ async def test_a_request_falls_back_before_its_first_token(
     assert (result.failed, result.fell_back, result.problem) == (0, 1, "")
     [served] = result.served
     assert (served.pod, served.cached_tokens) == (2, 3)
-    assert policy.calls == [("fell back", 0, 1), ("fell back", 1, 2), ("finished", 2, 3)]
+    assert policy.calls[1:] == [("fell back", 1), ("fell back", 2), ("finished", 3)]
 
 
 @pytest.mark.parametrize(
@@ -118,14 +149,14 @@ async def test_an_answer_that_broke_off_and_a_refused_request_fail(
     result, policy = await sent([addresses[first], addresses["answer"]])
     assert (result.failed, result.fell_back, result.served) == (1, 0, [])
     assert why in result.problem
-    assert policy.calls == [("finished", 0, None)]
+    assert policy.calls[1:] == [("finished", None)]
 
 
 async def test_a_request_that_no_pod_serves_fails_once(addresses: dict[str, str]) -> None:
     result, policy = await sent([addresses["be_ill"], addresses["nobody"]])
     assert (result.failed, result.fell_back) == (1, 1)
     assert result.problem == f"{addresses['nobody']} cannot be reached"
-    assert policy.calls[-1] == ("finished", 1, None)
+    assert policy.calls[-1] == ("finished", None)
 
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -146,35 +177,3 @@ def test_a_message_without_content_has_an_empty_text(tmp_path: Path, said: dict[
     write_tokenizer(tmp_path)
     engine = FolderText(tmp_path)
     assert engine.detokenize(engine.render(messages, {})) == text
-
-
-async def test_round_robin_goes_round() -> None:
-    policy = RoundRobin(3)
-    assert [(await policy.choose(b"")).pods[0] for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
-
-
-async def test_least_load_takes_the_pod_with_the_fewest_in_flight() -> None:
-    policy = LeastLoad(3)
-    choices = [await policy.choose(b"") for _ in range(3)]
-    assert [choice.pods[0] for choice in choices] == [0, 1, 2]
-    await policy.finished(choices[1], 1, 0)
-    assert (await policy.choose(b"")).pods[0] == 1
-
-
-async def test_least_load_breaks_ties_by_who_waited_longest() -> None:
-    policy = LeastLoad(2)
-    for expected in (0, 1, 0, 1):
-        choice = await policy.choose(b"")
-        assert choice.pods[0] == expected
-        await policy.finished(choice, expected, None)
-
-
-async def test_fall_backs_are_all_other_pods_and_a_request_counts_where_it_went() -> None:
-    assert (await RoundRobin(3).choose(b"")).pods == (0, 1, 2)
-    policy = LeastLoad(3)
-    choice = await policy.choose(b"")
-    assert choice.pods == (0, 1, 2)
-    await policy.fell_back(choice, 0, 1)
-    assert [(await policy.choose(b"")).pods[0] for _ in range(2)] == [2, 0]
-    await policy.finished(choice, 1, 0)
-    assert (await policy.choose(b"")).pods[0] == 1

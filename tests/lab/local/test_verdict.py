@@ -13,55 +13,58 @@ from rich.console import Console
 
 from warmpath.lab.demo import demo
 from warmpath.lab.demo.setting import DemoSetting, demo_setting, new_parser
-from warmpath.lab.demo.verdict import SPEEDS, conclusions, gain, in_time, slower, warnings
-from warmpath.lab.local.measure import RunFigures, TrafficRun
-from warmpath.lab.local.rules import NAMES
+from warmpath.lab.demo.verdict import NAMES, SPEEDS, conclusions, gain, in_time, slower, warnings
+from warmpath.lab.local.measure import RunFigures, Served, Times, TrafficRun
 
+QUICK = Times(p50=0.5, p90=2.0, delay_p50=0.01, delay_p90=0.02)
+LATE = replace(QUICK, delay_p50=0.5, delay_p90=3.0)
+LONG = replace(QUICK, p50=1.0, p90=6.0)
 FAST = RunFigures(
-    requests=100, failed=0, fell_back=0, hit_ratio=0.34, saved_tokens=1_838_624,
-    ttft_p50=0.5, ttft_p90=2.0, ttft_p99=16.0, imbalance=1.1,
-    delay_p50=0.01, delay_p90=0.02, delay_p99=0.1, choice_p50_ms=1.0, choice_p99_ms=5.0,
+    requests=100, failed=0, fell_back=0, hit_ratio=0.84, saved_tokens=1_838_624,
+    sessions=QUICK, agents_ttft=QUICK, chats_ttft=QUICK, imbalance=1.1,
+    delay=0.02, choice_p50_ms=1.0, choice_p99_ms=5.0,
 )  # fmt: skip
-SLOW = replace(
-    FAST, hit_ratio=0.18, saved_tokens=986_976, ttft_p50=1.0, ttft_p90=6.0, ttft_p99=17.0
-)
-BUSY = replace(FAST, delay_p50=0.5, delay_p90=3.0, delay_p99=9.0)
+SLOW = replace(FAST, hit_ratio=0.18, sessions=LONG, agents_ttft=LONG)
+BUSY = replace(FAST, sessions=LATE, agents_ttft=LATE, chats_ttft=LATE, delay=3.0)
 
 
 def test_times_are_compared_where_choices_were_in_time() -> None:
-    assert gain(FAST, SLOW) == "p50 2.0 x faster, p90 3.0 x faster, p99 1.1 x faster"
-    assert gain(SLOW, FAST).startswith("p50 2.0 x SLOWER")
-    assert gain(FAST, replace(SLOW, ttft_p99=16.5)).endswith(", p99 alike")
+    assert gain(QUICK, LONG) == "p50 2.0 x faster, p90 3.0 x faster"
+    assert gain(LONG, QUICK).startswith("p50 2.0 x SLOWER")
+    assert gain(QUICK, replace(LONG, p90=2.05)).endswith(", p90 alike")
 
 
 def test_delays_of_both_count() -> None:
-    late = replace(FAST, delay_p50=0.3)
-    assert "no verdict on p50" not in gain(late, SLOW)
+    late = replace(QUICK, delay_p50=0.3)
+    assert "no verdict on p50" not in gain(late, LONG)
     assert "no verdict on p50 (differs by 0.50 s, choices took 0.60 s)" in gain(
-        late, replace(SLOW, delay_p50=0.3)
+        late, replace(LONG, delay_p50=0.3)
     )
 
 
-@pytest.mark.parametrize("pair", [(BUSY, SLOW), (SLOW, BUSY)])
+@pytest.mark.parametrize("pair", [(LATE, LONG), (LONG, LATE)])
 def test_there_is_no_verdict_where_a_choice_took_as_long_as_the_times_differ(
-    pair: tuple[RunFigures, RunFigures],
+    pair: tuple[Times, Times],
 ) -> None:
     told = gain(*pair)
     assert told.startswith("p90 3.0 x ")
-    assert "no verdict on p50 (differs by 0.50 s, choices took 0.51 s), p99 (" in told
+    assert "no verdict on p50 (differs by 0.50 s, choices took 0.51 s)" in told
 
 
-def test_hit_ratios_and_saved_tokens_are_compared_however_busy_the_machine_was() -> None:
-    worse = replace(BUSY, ttft_p50=9.0, ttft_p90=3.0, delay_p50=50.0, delay_p90=50.0)
-    told = " ".join(conclusions({"round-robin": SLOW, "warmpath": worse}))
-    assert (
-        "34% of all prompt tokens cached, round-robin 18%; that saved pods 1,838,624 and 986,976 tokens"
-        in told
+def test_warmpath_is_compared_with_each_other_policy_however_well_it_did() -> None:
+    told = conclusions({"round-robin": SLOW, "least-load": FAST, "warmpath": BUSY})
+    assert told[0].startswith(
+        "warmpath beside round-robin: sessions p90 3.0 x faster, no verdict on p50"
     )
-    assert "SLOWER" not in told
+    assert told[1].startswith(
+        "warmpath beside least-load: sessions no verdict on p50 (differs by 0.00"
+    )
+    assert told[2].startswith("Choices took that long")
+    assert "chats p50 alike" not in conclusions({"round-robin": SLOW, "warmpath": SLOW})[0]
 
 
 def test_one_policy_is_compared_with_nothing() -> None:
+    assert conclusions({"warmpath": FAST}) == conclusions({"round-robin": FAST})
     assert conclusions({"warmpath": FAST})[0].startswith("Nothing to compare")
 
 
@@ -101,14 +104,16 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
             speed = setting.workers.speed
             taken = seconds[min(len(made), len(seconds) - 1)]
             made.append((name, speed))
-            return TrafficRun(delays=[taken * speed] * 10)
+            return TrafficRun([Served("", 0, 0, 1, 0, taken * speed, 1, 2, taken)] * 10)
 
         monkeypatch.setattr(demo, "_run", run)
-        args = new_parser(None).parse_args([f"--out={tmp_path}", "--requests=3", *options])
+        args = new_parser(None).parse_args(
+            [f"--out={tmp_path}", "--requests=3", "--agents=1", *options]
+        )
         setting, results = asyncio.run(
             demo.run_all(demo_setting(args), NAMES, Console(file=StringIO()))
         )
-        assert list(results) == ["round-robin", "least-load", "warmpath", "warmpath, queued"]
+        assert list(results) == ["round-robin", "least-load", "llmd-token", "warmpath"]
         assert setting.workers.speed == made[-1][1]
         assert sorted(name for name, _ in made[-len(NAMES) :]) == sorted(NAMES)
         assert len({speed for _, speed in made[-len(NAMES) :]}) == 1
@@ -126,15 +131,15 @@ def test_a_fast_machine_runs_at_the_highest_speed(runs: Runs) -> None:
 
 
 def test_a_trial_finds_that_a_machine_is_slow(runs: Runs) -> None:
-    assert speeds(runs(0.06)) == [12, 3, 3, 3, 3]
+    assert speeds(runs(0.06)) == [8, 4, 4, 4, 4]
 
 
 def test_late_choices_begin_all_anew_at_a_lower_speed(runs: Runs) -> None:
-    assert speeds(runs(0.001, 0.001, 0.03, 0.03)) == [12, 12, 12, 6, 6, 6, 6]
+    assert speeds(runs(0.001, 0.001, 0.04, 0.04)) == [8, 8, 8, 4, 4, 4, 4]
 
 
 def test_the_lowest_speed_is_kept_however_late_choices_come(runs: Runs) -> None:
-    assert speeds(runs(9.0)) == [12, 2, 2, 2, 2]
+    assert speeds(runs(9.0)) == [8, 2, 2, 2, 2]
 
 
 def test_a_given_speed_is_kept(runs: Runs) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.figures import Figures
@@ -38,6 +38,6 @@ def outcome(cell: Cell) -> Figures:
 
 
 def simulate(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    status = main(["--trace", str(TRACE), "--requests", "60", "--processes", "1", "--json", *args])
+    status = main(["--trace", str(CHATS), "--requests", "60", "--processes", "1", "--json", *args])
     assert status == 0
     return json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.traffic import access_log
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 
@@ -140,7 +140,7 @@ def test_engines_and_the_index_are_given_the_same_keys(tmp_path: Path) -> None:
 
 
 def test_the_demos_trace_is_read() -> None:
-    traffic = read_traffic(TRACE)
+    traffic = read_traffic(CHATS)
     assert len(traffic.requests) == 388
     assert all(len(one.keys) == -(-one.prompt_tokens // 512) for one in traffic.requests)
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.lab.simulate.cells import outcome, prefill, simulate, write
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.run import run
 from warmpath.lab.simulate.traffic.generated import Generated
 
-CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=300)
+CELL = Cell(CHATS, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=300)
 
 
 def test_traffic_comes_as_it_was(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_pod_that_was_dead_comes_back_cold(tmp_path: Path) -> None:
 )
 def test_words_that_are_no_values_are_refused(args: list[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--trace", str(TRACE), *args])
+        main(["--trace", str(CHATS), *args])
 
 
-QUEUED = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=500, load=0.7, requests=300, queue=True)
+QUEUED = Cell(CHATS, "warmpath", pods=4, blocks_per_pod=500, load=0.7, requests=300, queue=True)
 
 
 def cold(*requests: tuple[int, int]) -> Iterator[tuple[int, int, int, range]]:
@@ -221,7 +221,7 @@ def test_long_prompts_hold_up_fewer() -> None:
 
 
 def test_a_table_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--trace", str(TRACE), "--requests", "60", "--processes", "1", "--queue", "off,on"]
+    args = ["--trace", str(CHATS), "--requests", "60", "--processes", "1", "--queue", "off,on"]
     assert main([*args, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["policy"] for row in rows] == ["warmpath", "warmpath, queued"]

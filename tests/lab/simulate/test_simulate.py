@@ -12,7 +12,7 @@ import pytest
 
 from tests.examples import examples
 from tests.lab.simulate.cells import outcome, prefill, simulate, write
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.options import cells, new_parser
@@ -29,7 +29,7 @@ from warmpath.lab.simulate.study import (
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
 from warmpath.lab.simworker.latency import LatencyModel
 
-CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=200)
+CELL = Cell(CHATS, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=200)
 
 KEYS = {
     "policy", "pods", "blocks_per_pod", "load", "engine", "seed", "requests", "token_hit_ratio",
@@ -70,7 +70,7 @@ def test_the_same_cell_has_the_same_figures(engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 def test_warmpath_finds_more_and_waits_less_than_round_robin(engine: Any) -> None:
-    cell = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=1500, load=0.6, engine=engine)
+    cell = Cell(CHATS, "warmpath", pods=4, blocks_per_pod=1500, load=0.6, engine=engine)
     ours, theirs = run(cell), run(replace(cell, policy="round-robin"))
     assert ours.token_hit_ratio > 1.5 * theirs.token_hit_ratio
     assert ours.ttft_mean_s < theirs.ttft_mean_s
@@ -226,7 +226,7 @@ def test_requests_that_come_faster_than_answers_end_are_called_a_crowd(
 
 
 def test_tables_show_policies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["--trace", str(TRACE), "--requests", "60", "--processes", "1", "--pods", "2,3"]
+    args = ["--trace", str(CHATS), "--requests", "60", "--processes", "1", "--pods", "2,3"]
     assert main([*args, "--policy", "own_mix,llmd-token,pooled"]) == 0
     shown = capsys.readouterr().out
     assert "2 pods x 1,500 blocks, load 0.5" in shown
@@ -304,7 +304,7 @@ def test_the_report_is_one_page_and_the_rows(
 def test_options_without_sense_are_refused(
     args: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--trace", str(TRACE), *args]) == 2
+    assert main(["--trace", str(CHATS), *args]) == 2
     told = capsys.readouterr().err
     assert told.startswith("warmpath simulate: ")
     with pytest.raises(AssertionError, match=why):
@@ -312,16 +312,16 @@ def test_options_without_sense_are_refused(
 
 
 def test_a_file_that_this_process_has_open_is_the_same_file_in_others() -> None:
-    with TRACE.open("rb") as file:
+    with CHATS.open("rb") as file:
         args = new_parser(None).parse_args(["--trace", f"/dev/fd/{file.fileno()}"])
         [cell] = cells(args)
-    assert cell.trace == TRACE.resolve()
+    assert cell.trace == CHATS.resolve()
 
 
 @pytest.mark.parametrize("option", ["--trace", "--report"])
 def test_an_empty_path_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--trace", str(TRACE), option, ""])
+        main(["--trace", str(CHATS), option, ""])
     assert f"{option}: is empty" in capsys.readouterr().err
 
 

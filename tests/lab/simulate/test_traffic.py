@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.run import pooled, run
@@ -129,7 +129,7 @@ def test_generated_traffic_is_simulated(capsys: pytest.CaptureFixture[str]) -> N
     ("args", "why"),
     [
         ([], "one of the arguments --trace --traffic is required"),
-        (["--trace", str(TRACE), "--traffic", "docs"], "--traffic: not allowed with .*--trace"),
+        (["--trace", str(CHATS), "--traffic", "docs"], "--traffic: not allowed with .*--trace"),
         (["--traffic", "rush"], "--traffic: invalid choice: 'rush'.*agent.*bursts.*docs.*tenants"),
         (["--traffic", "docs", "--traffic-seed", "x"], "--traffic-seed: invalid int value: 'x'"),
     ],

@@ -1,29 +1,20 @@
-"""Sends recorded traffic to a cluster, open loop: requests go out when they are due."""
+"""Sends recorded traffic to a cluster in real time, as a closed loop says.
+
+A session's next request follows the answer before it; a chat's request comes at its own time.
+"""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 import aiohttp
 
-from warmpath.lab.local.cluster import MODEL
+from warmpath.lab.demo.traffic import Prepared
+from warmpath.lab.local.choices import Chooser, PodChoice
 from warmpath.lab.local.measure import Served, TrafficRun
-from warmpath.lab.local.rules import PodChoice, Policy
-from warmpath.lab.local.workload import Arrival
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request, encoded before the clock starts."""
-
-    at: float
-    """Modelled seconds from the start."""
-    packed: bytes
-    """The prompt's token ids, packed as for Pick."""
-    body: bytes
-    prompt_tokens: int
+from warmpath.lab.simulate.closed_loop import ClosedLoop, Due
 
 
 class UnservedError(Exception):
@@ -35,79 +26,72 @@ class UnservedError(Exception):
         self.elsewhere = elsewhere
 
 
-def prepare(arrivals: Sequence[Arrival]) -> list[Prepared]:
-    """Return the workload's requests, encoded for the engines."""
-    return [
-        Prepared(
-            at=arrival.at,
-            packed=arrival.tokens.tobytes(),
-            body=json.dumps(
-                {
-                    "model": MODEL,
-                    "prompt": arrival.tokens.tolist(),
-                    "max_tokens": arrival.max_tokens,
-                    "stream": True,
-                    "stream_options": {"include_usage": True},
-                },
-                separators=(",", ":"),
-            ).encode(),
-            prompt_tokens=len(arrival.tokens),
-        )
-        for arrival in arrivals
-    ]
-
-
 async def run_traffic(
+    loop: ClosedLoop,
     requests: Sequence[Prepared],
-    policy: Policy,
+    chooser: Chooser,
     addresses: Sequence[str],
     *,
     speed: float,
     progress: Callable[[TrafficRun], None],
+    until: float = inf,
 ) -> TrafficRun:
-    """Send every request when it is due, and wait for all answers."""
+    """Send the loop's requests, which are also in `requests`, when they are due; wait for all answers.
+
+    None is sent that is due after `until`, in modelled seconds.
+    """
     result = TrafficRun()
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+    async with (
+        aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
         begun = time.monotonic()
 
-        async def one(request: Prepared) -> None:
-            due = begun + request.at / speed
+        async def one(at: float, number: int) -> None:
+            due = begun + at / speed
             await asyncio.sleep(due - time.monotonic())
-            await _serve(session, request, policy, addresses, due=due, speed=speed, result=result)
+            send(loop.sent(number, at))
+            await _serve(
+                session, requests[number], chooser, addresses, begun=begun, due=due, speed=speed,
+                result=result,
+            )  # fmt: skip
+            send(loop.ended(number, (time.monotonic() - begun) * speed))
             progress(result)
 
-        async with asyncio.TaskGroup() as tasks:
-            for request in requests:
-                tasks.create_task(one(request))
+        def send(dues: Iterable[Due]) -> None:
+            for due in dues:
+                if due.at <= until:
+                    tasks.create_task(one(*due))
+
+        send(loop.begin(0.0))
     return result
 
 
 async def _serve(
     session: aiohttp.ClientSession,
     request: Prepared,
-    policy: Policy,
+    chooser: Chooser,
     addresses: Sequence[str],
     *,
+    begun: float,
     due: float,
     speed: float,
     result: TrafficRun,
 ) -> None:
     asked = time.monotonic()
-    choice = await policy.choose(request.packed)
-    choosing = time.monotonic() - asked - choice.waited
-    result.choices.append(choosing)
-    result.delays.append((asked - due + choosing) * speed)
+    choice = await chooser.choose(request.packed)
+    chosen = time.monotonic()
     pod = choice.pods[0]
     cached: int | None = None
     problem = ""
     try:
         for tried, pod in enumerate(choice.pods):
             if tried:
-                await policy.fell_back(choice, choice.pods[tried - 1], pod)
+                await chooser.fell_back(choice, pod)
             try:
-                first, cached = await _stream(session, addresses[pod], request, policy, choice)
+                first, cached = await _stream(session, addresses[pod], request, chooser, choice)
                 break
             except UnservedError as error:
                 problem = str(error)
@@ -115,19 +99,22 @@ async def _serve(
                     break
         result.fell_back += tried > 0
     finally:
-        await policy.finished(choice, pod, cached)
+        await chooser.finished(choice, cached)
     if cached is None:
         result.failed += 1
         result.problem = problem
         return
     result.served.append(
         Served(
-            arrived=request.at,
+            session=request.session,
+            arrived=(due - begun) * speed,
             pod=pod,
             prompt_tokens=request.prompt_tokens,
             cached_tokens=cached,
+            delay=(chosen - due) * speed,
             first_token=(first - due) * speed,
             finished=(time.monotonic() - due) * speed,
+            choice=chosen - asked,
         )
     )
 
@@ -136,7 +123,7 @@ async def _stream(
     session: aiohttp.ClientSession,
     address: str,
     request: Prepared,
-    policy: Policy,
+    chooser: Chooser,
     choice: PodChoice,
 ) -> tuple[float, int]:
     """Send a request; return its first token's time, by `time.monotonic`, and its cached tokens.
@@ -157,7 +144,7 @@ async def _stream(
                     continue
                 if not first:
                     first = time.monotonic()
-                    await policy.first_token(choice)
+                    await chooser.first_token(choice)
                 if b'"usage"' in line:
                     usage = line
     except aiohttp.ClientConnectorError as error:
