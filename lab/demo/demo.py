@@ -28,7 +28,7 @@ from warmpath.process.command_line import FOUND, USAGE, in_words
 from warmpath.scorer.policy import DEFAULT
 
 HEAD = (
-    "policy", "session p50", "p90", "TTFT p50", "p90", "chats' TTFT p50", "p90", "hit ratio",
+    "policy", "session p50", "p90", "TTFT p50", "p90", "chats p50", "p90", "hit ratio",
     "imbalance",
 )  # fmt: skip
 SEED = "none: the traffic is recorded, and the router breaks ties at random"
@@ -162,7 +162,7 @@ def _present(
 ) -> None:
     summed = {name: figures(result, setting.pods) for name, result in results.items()}
     alone = [f"{seconds:.0f} s" for seconds in setting.alone]
-    bound = "alone, one cache", *alone, *[""] * 4, f"{setting.ceiling:.3f}", ""
+    bound = "bound", *alone, *[""] * 4, f"{setting.ceiling:.3f}", ""
     rows = [HEAD, *(_row(name, one) for name, one in summed.items()), bound]
     table = Table()
     for position, title in enumerate(HEAD):
@@ -173,9 +173,10 @@ def _present(
     doubts = warnings(summed, {name: one.problem for name, one in results.items()})
     text = (
         f"{setting.traffic} on {setting.pods} simulated pods behind one router; times are modelled "
-        f"seconds (a 70B model on 4 GPUs a pod), run {setting.workers.speed:g} times faster. The last "
-        "row has what no policy can better: each session alone on idle pods, and one cache that never "
-        "evicts. Imbalance is the busiest pod's computed prompt tokens over the pods' mean."
+        f"seconds (a 70B model on 4 GPUs a pod), run {setting.workers.speed:g} times faster. TTFT is the "
+        "time to the first token, of agents' requests and of chats'. Bound: each session alone on idle "
+        "pods, and one cache that never evicts. Imbalance is the busiest pod's computed prompt tokens "
+        "over the pods' mean."
     )
     report = setting.out / PAGE
     write_report(

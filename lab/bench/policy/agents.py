@@ -19,7 +19,7 @@ from warmpath.lab.bench.policy.command import new_table, table_of_goals
 from warmpath.lab.bench.policy.goals import QUEUED
 from warmpath.lab.bench.policy.grid import PEERS, ours
 from warmpath.lab.bench.policy.kept import Kept, code_version
-from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.demo.traffic import CHATS
 from warmpath.lab.simulate.cell import Cell, EngineKind
 from warmpath.lab.simulate.study import BEST_PUBLISHED
 from warmpath.lab.simulate.summary import median
@@ -106,7 +106,7 @@ def places(source: Path, turns: int) -> dict[Kind, Cell]:
             requests=turns * kind.sessions,
             engine=kind.engine,
             has_agents=kind.has_agents,
-            beside=str(TRACE) if kind.has_chats else "",
+            beside=str(CHATS) if kind.has_chats else "",
         )
         for kind in GRID
         if kind.sessions <= there
