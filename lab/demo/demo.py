@@ -174,9 +174,9 @@ def _present(
     text = (
         f"{setting.traffic} on {setting.pods} simulated pods behind one router; times are modelled "
         f"seconds (a 70B model on 4 GPUs a pod), run {setting.workers.speed:g} times faster. TTFT is "
-        "the time to the first token, of agents' requests and of chats'. Bound: each session alone on idle "
-        "pods, and one cache that never evicts. Imbalance is the busiest pod's computed prompt tokens "
-        "over the pods' mean."
+        "the time to the first token, of agents' requests and of chats'. Bound: each session alone on "
+        "idle pods, and one cache that never evicts. Imbalance is the busiest pod's computed prompt "
+        "tokens over the pods' mean."
     )
     report = setting.out / PAGE
     write_report(

@@ -19,14 +19,13 @@ from warmpath.lab.bench.policy.command import new_table, table_of_goals
 from warmpath.lab.bench.policy.goals import QUEUED
 from warmpath.lab.bench.policy.grid import PEERS, ours
 from warmpath.lab.bench.policy.kept import Kept, code_version
-from warmpath.lab.demo.traffic import CHATS
+from warmpath.lab.demo.traffic import CHATS, SESSIONS
 from warmpath.lab.simulate.cell import Cell, EngineKind
 from warmpath.lab.simulate.study import BEST_PUBLISHED
 from warmpath.lab.simulate.summary import median
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.scorer.policy import DEFAULT
 
-SESSIONS = Path(__file__).parents[1] / "gateways/agent-sessions.jsonl.gz"
 LONGEST_PAUSE = 60.0
 """Seconds to which pauses are cut: longer ones take time of the simulation and change little."""
 BEST = "each place's best published policy"
