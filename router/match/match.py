@@ -107,6 +107,10 @@ class Matches(dict[Rank, Match]):
         self.texts: dict[BlockForm, Chain] = {}
         self.trusts: dict[Rank, Trust] = {}
 
+    def trust(self, rank: Rank) -> Trust:
+        """Return the trust in a rank's match."""
+        return self.trusts.get(rank) or rank.trust
+
 
 def _with_text(beliefs: Beliefs, of_text: Beliefs, sought: Chain, text: Chain) -> Beliefs:
     """Return beliefs by a prompt's tokens or, if more, by its bytes, in blocks of tokens."""
@@ -413,8 +417,7 @@ class Scorer:
             if holder is None or holder not in wanted:
                 continue
             # An exact view replaces assumptions about prompts sent before its events came.
-            trust = matches.trusts.get(holder) or holder.trust
-            assumed = 0 if trust.level is Level.EXACT else sent
+            assumed = 0 if matches.trust(holder).level is Level.EXACT else sent
             if arriving or assumed:
                 known = matches.get(holder, NOTHING)
                 matches[holder] = Match(

@@ -147,12 +147,12 @@ class Options(Sequence[Option]):
     def at(self, places: Sequence[int]) -> Candidates:
         """Return the candidates at these places of the field."""
         field, matches = self.field, self.matches
-        trusts, ranks = matches.trusts, [field.ranks[place] for place in places]
+        ranks = [field.ranks[place] for place in places]
         return Candidates(
             [field.seats[place] for place in places],
             self.figures.take(places, 1),
             [matches.get(rank, NOTHING) for rank in ranks],
-            [trusts.get(rank) or rank.trust for rank in ranks],
+            [*map(matches.trust, ranks)],
             terms=self._terms,
             shared=self.shared,
         )

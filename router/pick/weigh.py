@@ -322,12 +322,12 @@ def _held(field: Field, matches: Matches) -> tuple[Held, NDArray[np.intp]]:
     kinds = [COLD]
     numbers: dict[tuple[Match, str], int] = {}
     kind_of = [0] * len(field.names)
-    place_of, trusts = field.place_of.get, matches.trusts
+    place_of = field.place_of.get
     for rank, match in matches.items():
         place = place_of(rank)
         if place is not None:
             # Many hold the same blocks.
-            kind = match, (trusts.get(rank) or rank.trust).level
+            kind = match, matches.trust(rank).level
             number = numbers.get(kind)
             if number is None:
                 number = numbers[kind] = len(kinds)

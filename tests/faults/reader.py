@@ -124,7 +124,7 @@ class Reader:
         held = _held(found, sought.keys())
         claims = {}
         for rank in self._ranks:
-            trust = matches.trusts.get(rank) or rank.trust
+            trust = matches.trust(rank)
             blocks = matches.get(rank, NOTHING).matched_tokens // BLOCK
             # Where the blocks behind the leading ones are in doubt, they are no part of the answer.
             of_pod = held.get(rank.pod, {}) if doubt is None else None

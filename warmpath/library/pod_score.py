@@ -203,5 +203,5 @@ class Scorer:
         return PodScore(
             pod.id, rank.number, self._strategy(match) if rank in matches else 0.0,
             match.matched_tokens, match.believed_tokens, match.tokens_by_tier,
-            matches.trusts.get(rank) or rank.trust, pod.ready,
+            matches.trust(rank), pod.ready,
         )  # fmt: skip
