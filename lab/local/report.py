@@ -292,7 +292,8 @@ def _shares(axes: Axes, what: str, seconds: Mapping[str, Sequence[float]]) -> No
         times = sorted(unordered)
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
         axes.step(times, shares, where="post", label=name, **drawn[name])
-    logarithmic(axes, "x")
+    if what == TTFT:
+        logarithmic(axes, "x")
     axes.set_xlabel(f"{what}, modelled seconds")
     axes.set_ylabel("share")
 
