@@ -49,13 +49,16 @@ def decisions_main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--model", default="", help="only those of this model")
     parser.add_argument("--pod", default="", help="only those that chose this pod")
+    parser.add_argument("--session", default="", help="only this session's and its sub-agents'")
     args = parser.parse_args(argv)
     if not 0 <= args.limit < 1 << 32:
         print(f"warmpath decisions: --limit: {args.limit} is not 0 to 4294967295", file=sys.stderr)
         return USAGE
     return call(
         args,
-        lambda client: client.decisions(args.limit, model=args.model, pod=args.pod),
+        lambda client: client.decisions(
+            args.limit, model=args.model, pod=args.pod, session=args.session
+        ),
         _decisions,
     )
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from warmpath.process.address import HostPort, is_host_port
 from warmpath.process.tls import TlsPaths
+from warmpath.router.config.schema import PickerHeadersTable
 from warmpath.router.endpoint_picker.protocol import (
     ANSWERING,
     GATEWAY_ERROR,
@@ -75,6 +76,9 @@ Fields = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("envoy.json")
 TYPES = "type.googleapis.com/envoy."
 ANSWERS = TEMPLATE.with_name("answers.lua")
+HEADERS = PickerHeadersTable()
+OF_SESSIONS = dict.fromkeys((*HEADERS.session, *HEADERS.parent_session, *HEADERS.session_final))
+"""The headers that tell the router of sessions, with the names that are configured by default."""
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason (x-warmpath-reason) of Envoy's answer when it cannot ask the router."""
@@ -106,6 +110,7 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
         may_pass=json.dumps(may_pass),
         request_mode="BUFFERED" if may_pass else "FULL_DUPLEX_STREAMED",
         response_mode="STREAMED" if may_pass else "FULL_DUPLEX_STREAMED",
+        of_sessions=json.dumps([{"exact": one} for one in OF_SESSIONS])[1:-1],
         answers=json.dumps(ANSWERS.read_text(encoding="utf-8")),
         refusals=json.dumps(_refusals(gateway.body_bytes)),
         pods=json.dumps(_assignment("pods", gateway.pods)),

@@ -126,6 +126,7 @@ Parsed = TypeVar("Parsed", bound=Message)
 LIMITS = {
     "booking_id": booking_ids.MOST_BYTES,
     "session_id": MOST_SESSION_BYTES,
+    "parent_session_id": MOST_SESSION_BYTES,
     "tenant": MOST_TENANT_BYTES,
 }
 """The most bytes of the names that have another limit than MOST_NAME_BYTES."""

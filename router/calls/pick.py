@@ -153,6 +153,8 @@ class PickAnswerer:
                 booking_id=request.booking_id,
                 client=client,
                 message=prompt or request.prompt,
+                parent_session=request.parent_session_id,
+                ends_session=request.session_final,
                 is_watched=is_watched,
                 as_of=as_of,
                 request_id=asker.request_id,
@@ -186,6 +188,8 @@ class PickAnswerer:
             request,
             self._reader.read_plain(plain),
             shadow=request.shadow or self.is_shadow,
+            parent_session=request.parent_session_id,
+            ends_session=request.session_final,
             request_id=request_id,
         )
         if len(ask.field.ranks) > MANY_RANKS:
@@ -298,7 +302,7 @@ class PickAnswerer:
         )
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
-        listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
+        listed = self._decisions.listed(request)
         if self.held is not None:
             offset = self._wall_offset()
             listed = with_waiting(listed, self.held.queue, request, self._clock(), offset)

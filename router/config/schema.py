@@ -299,7 +299,7 @@ class QueueTable(Table, frozen=True):
 class PickerHeadersTable(Table, frozen=True):
     """[endpoint-picker.headers]: names of HTTP headers; an empty name switches the header off.
 
-    Clients' own headers with these names never reach an engine.
+    Clients' own headers with these names, but for those of sessions, never reach an engine.
     """
 
     pod: HeaderName = "x-warmpath-pod"
@@ -310,8 +310,25 @@ class PickerHeadersTable(Table, frozen=True):
     """Response: prefill seconds that these tokens were predicted to save."""
     reason: HeaderName = "x-warmpath-reason"
     """Response of the picker itself: the reason, in one word."""
-    session: HeaderName = "x-warmpath-session"
-    """Request: its conversation, as `session_id` of a Pick."""
+    session: tuple[HeaderName, ...] = (
+        *("x-warmpath-session", "x-dynamo-session-id"),
+        *(
+            "x-claude-code-agent-id",
+            "x-claude-code-session-id",
+        ),  # Claude Code: a sub-agent has both
+        *("thread-id", "session-id", "session_id"),  # Codex: a sub-agent has its own thread
+        *("x-session-id", "x-session-affinity"),  # OpenCode; llm-d reads the first
+    )
+    """Request: its session, as `session_id` of a Pick; the first header counts that the request has.
+    An id of other than printable ASCII, or of more than 256 bytes, is ignored."""
+    parent_session: tuple[HeaderName, ...] = (
+        *("x-warmpath-parent-session", "x-dynamo-parent-session-id"),
+        *("x-claude-code-parent-agent-id", "x-claude-code-session-id"),
+        *("x-codex-parent-thread-id", "x-parent-session-id"),
+    )
+    """Request of a sub-agent: the session that has begun its own; likewise."""
+    session_final: tuple[HeaderName, ...] = ("x-warmpath-session-final", "x-dynamo-session-final")
+    """Request: whether it is the session's last one (`true` or `1`)."""
     priority: HeaderName = "x-warmpath-priority"
     """Request: its class (queue.classes). A class that the gateway may not name counts as the usual
     one."""

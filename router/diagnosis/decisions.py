@@ -60,6 +60,9 @@ def wall_offset_of(
     return offset
 
 
+ALL = pb.ListDecisionsRequest()
+
+
 class Kept(msgspec.Struct, frozen=True):
     """A pick, and what the message of a decision has beside it; few of these are ever made."""
 
@@ -96,17 +99,16 @@ class Decisions(Witness):
         kept = self._kept.pop(number, None)
         return None if kept is None else self._message(kept)
 
-    def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
-        """Return the decisions of a `model` and a picked `pod`, newest first; an empty name matches all.
-
-        At most `limit` are returned, 0: all. The iterator makes each message lazily.
-        """
+    def listed(self, asked: pb.ListDecisionsRequest = ALL) -> Iterator[pb.Decision]:
+        """Return the decisions that a request asks for, newest first. Each message is made lazily."""
         found = (
             kept
             for kept in [*reversed(self._kept.values())]
-            if model in ("", kept.placed.model) and pod in ("", kept.placed.picked.pod)
+            if asked.model in ("", kept.placed.model)
+            and asked.pod in ("", kept.placed.picked.pod)
+            and asked.session_id in ("", kept.placed.session, kept.placed.parent_session)
         )
-        return map(self._message, islice(found, limit or None))
+        return map(self._message, islice(found, asked.limit or None))
 
     def _message(self, kept: Kept) -> pb.Decision:
         placed, offset = kept.placed, self._wall_offset()
@@ -121,6 +123,9 @@ class Decisions(Witness):
             waited_seconds=placed.waited,
             request_id=placed.request_id,
             trace_id=placed.trace_id,
+            session_id=placed.session,
+            parent_session_id=placed.parent_session,
+            session_final=placed.ends_session,
             shadow=placed.shadow,
             state=_state(placed),
             pod=placed.went[0],
@@ -144,7 +149,8 @@ def _state(placed: Pick) -> "pb.Decision.State.ValueType":
 
 
 FIELDS = (
-    *("booking_id", "request_id", "trace_id", "at", "model", "policy", "prompt_tokens"),
+    *("booking_id", "request_id", "trace_id", "session_id", "parent_session_id", "session_final"),
+    *("at", "model", "policy", "prompt_tokens"),
     *("pod", "rank", "state", "reason", "shadow", "waited_seconds", "cached_tokens", "ttft"),
 )
 """The fields that are shown of a decision beside its candidates; those that it lacks are null."""

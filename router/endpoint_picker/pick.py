@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
-from warmpath.router.config.schema import EndpointPickerTable
+from warmpath.router.config.schema import EndpointPickerTable, PickerHeadersTable
 from warmpath.router.endpoint_picker.events import (
     BodyChangesError,
     Endpoint,
@@ -32,6 +32,8 @@ from warmpath.scorer.prefill import PrefillModel
 
 PRODUCT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 """A product's name (RFC 9110, 10.1.5), as far as it is kept."""
+YES = ("true", "1")
+"""The values of a header that say yes."""
 
 
 def pods_at(pods: Iterable[Pod], subset: frozenset[str]) -> list[str]:
@@ -64,6 +66,23 @@ def product(agent: str) -> str:
     """Return the product that a User-Agent begins with, without its version; empty if there is none."""
     found = PRODUCT.match(agent)
     return found[0] if found else ""
+
+
+def name_session(
+    request: pb.PickRequest, headers: Mapping[str, str], ours: PickerHeadersTable
+) -> None:
+    """Set a request's session, its parent and its end, as the request's headers tell them."""
+
+    def told(names: Iterable[str]) -> str:
+        first = next(filter(None, map(headers.get, names)), "")
+        is_fit = first.isascii() and first.isprintable() and len(first) <= MOST_SESSION_BYTES
+        return first if is_fit else ""
+
+    if session := told(ours.session):
+        request.session_id = session
+        if (parent := told(ours.parent_session)) != session:
+            request.parent_session_id = parent
+        request.session_final = told(ours.session_final) in YES
 
 
 def only_model(pods: PodTable) -> str:
@@ -99,7 +118,8 @@ class EndpointPicks:
         self._models = models
         self._rewrites: Mapping[str, str] = config.rewrites
         self._most = 1 + config.fall_backs
-        self._ours = config.headers
+        self._ours = ours = config.headers
+        self._of_sessions = frozenset(filter(None, ours.session))
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
 
@@ -144,9 +164,8 @@ class EndpointPicks:
         request = pb.PickRequest(pods=subset, shadow=want.is_shadow)
         if ours.prefill and not want.is_shadow:
             self._split(request, prompt.model)
-        session = headers.get(ours.session, "")
-        if len(session.encode()) <= MOST_SESSION_BYTES:
-            request.session_id = session
+        if not self._of_sessions.isdisjoint(headers):
+            name_session(request, headers, ours)
         tenant = headers.get(ours.tenant, "")
         if len(tenant.encode()) <= MOST_TENANT_BYTES:
             request.tenant = tenant

@@ -149,6 +149,9 @@ class Pick(msgspec.Struct, eq=False):
     client: str = ""
     """The product that its client's User-Agent begins with; empty: not known."""
     tenant: str = ""
+    session: str = ""
+    parent_session: str = ""
+    ends_session: bool = False
     is_whole: bool = True
     """Whether it has tokens and all of them were known, not estimated."""
     is_watched: bool = False

@@ -79,6 +79,10 @@ class Ask(msgspec.Struct, frozen=True):
     policy: str = ""
     """The policy's name; empty: the configured one."""
     session: str = ""
+    parent_session: str = ""
+    """The session that has begun this one; empty: none is known."""
+    ends_session: bool = False
+    """Whether the session ends with this request."""
     shadow: bool = False
     as_of: float | None = None
     """The time, by the ingest's clock, at which ranks' caches are looked at; None: now."""

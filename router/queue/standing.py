@@ -49,7 +49,9 @@ def with_waiting(
     waiting = (
         one
         for one in _waiting(queue, now, wall_offset)
-        if request.model in ("", one.model) and request.pod in ("", one.standing.pod)
+        if request.model in ("", one.model)
+        and request.pod in ("", one.standing.pod)
+        and request.session_id in ("", one.session_id, one.parent_session_id)
     )
     return islice(chain(waiting, decisions), request.limit or None)
 
@@ -72,6 +74,9 @@ def _waiting(queue: Queue, now: float, wall_offset: float) -> Iterator[pb.Decisi
             standing=_message(standing),
             request_id=waiting.ask.request_id,
             trace_id=waiting.ask.trace_id,
+            session_id=waiting.ask.session,
+            parent_session_id=waiting.ask.parent_session,
+            session_final=waiting.ask.ends_session,
         )
 
 

@@ -137,13 +137,13 @@ async def test_decisions_are_listed_with_what_became_of_them(
         pb.Decision(**common, pod="pod-a", state=pb.Decision.FIRST_TOKEN, shadow=True),
     ]  # fmt: skip
     router.script.append(pb.ListDecisionsResponse(decisions=decisions))
-    args = ["--limit=7", "--model=m", "--pod=pod-a"]
+    args = ["--limit=7", "--model=m", "--pod=pod-a", "--session=s"]
     assert await run(router, decisions_main, *args) == 0
     printed = output.words()
     for part in ("01:01:01.500", "960 / 640", "0.64 s / 0.5 s", "finished", "first token"):
         assert part in printed
     assert "960 / ?" in printed
-    asked = pb.ListDecisionsRequest(limit=7, model="m", pod="pod-a")
+    asked = pb.ListDecisionsRequest(limit=7, model="m", pod="pod-a", session_id="s")
     assert router.asked == [("ListDecisions", asked)]
 
 

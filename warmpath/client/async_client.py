@@ -242,14 +242,21 @@ class AsyncClient(Connection):
         return await self._made(pb.ListPodsResponse, timeout, model=model)
 
     async def decisions(
-        self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
+        self,
+        limit: int = 0,
+        *,
+        model: str = "",
+        pod: str = "",
+        session: str = "",
+        timeout: float | None = None,
     ) -> pb.ListDecisionsResponse:
         """Return the last picks, newest first: at most `limit`, unless it is 0.
 
-        An empty `model` or `pod` means any; else only the picks for the model, or of the pod, come.
+        An empty `model`, `pod` or `session` means any; else only the picks for it come. Those of a
+        session's sub-agents are among its own.
         """
         return await self._made(
-            pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod
+            pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod, session=session
         )
 
     async def diagnose(

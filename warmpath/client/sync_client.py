@@ -235,13 +235,22 @@ class Client(Connection):
         return self._made(pb.ListPodsResponse, timeout, model=model)
 
     def decisions(
-        self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
+        self,
+        limit: int = 0,
+        *,
+        model: str = "",
+        pod: str = "",
+        session: str = "",
+        timeout: float | None = None,
     ) -> pb.ListDecisionsResponse:
         """Return the last picks, newest first: at most `limit`, unless it is 0.
 
-        An empty `model` or `pod` means any; else only the picks for the model, or of the pod, come.
+        An empty `model`, `pod` or `session` means any; else only the picks for it come. Those of a
+        session's sub-agents are among its own.
         """
-        return self._made(pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod)
+        return self._made(
+            pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod, session=session
+        )
 
     def diagnose(self, model: str = "", *, timeout: float | None = None) -> pb.DiagnoseResponse:
         """Return how good predictions and picks were, and likely faults; an empty `model` means all."""

@@ -16,7 +16,9 @@ export function showOverview(state) {
   showCharts(points.filter((point) => snapshot.point.at - point.at <= byId("span").value), isWatching(snapshot) ? "your gateway" : "picked");
   showPods(state);
   showClients(snapshot.clients);
-  showDecisions(byId("decisions"), state.decisions);
+  showDecisions(byId("decisions"), state.ofSession ?? state.decisions, state.ofSession ? "No pick of this session is kept." : undefined);
+  const sessions = new Set(state.decisions.map((one) => one.session_id).filter(Boolean));
+  fill(byId("sessions"), ...[...sessions].map((value) => make("option", { value })));
 }
 
 // Whether another gateway decides alone.

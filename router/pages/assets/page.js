@@ -11,7 +11,9 @@ const KEPT_POINTS = 720;
 const RETRY_MS = 2000;
 const FINDINGS_MS = 10000;
 
-const state = { snapshot: null, points: [], decisions: [], view: "overview", podId: "" };
+const SHOWN_DECISIONS = 40;
+
+const state = { snapshot: null, points: [], decisions: [], ofSession: null, view: "overview", podId: "" };
 // The newest snapshot and decisions that came while the page is paused; null while it is not.
 let unseen = null;
 const byId = (id) => document.getElementById(id);
@@ -47,7 +49,28 @@ function take(name, value) {
     if (!state.points.length || value.point.at - state.points.at(-1).at >= 5) state.points.push(value.point);
     if (state.points.length > KEPT_POINTS) state.points.shift();
   }
-  if (name === "decisions" && unseen === null) show();
+  if (name === "decisions" && unseen === null) {
+    show();
+    findSession();
+  }
+}
+
+// Finds the decisions of the session that is named, among all that the router keeps: the stream has only the last ones.
+async function findSession() {
+  const { value } = byId("session");
+  let found = null;
+  if (value) {
+    try {
+      const { decisions } = await call("ListDecisions", { session_id: value, limit: SHOWN_DECISIONS });
+      found = decisions.map((one) => ({ cached_tokens: null, ttft: null, ...one, state: one.state.toLowerCase() }));
+    } catch (error) {
+      say(error.message, "error");
+      return;
+    }
+  }
+  if (byId("session").value !== value || (found ?? state.ofSession) === null) return;
+  state.ofSession = found;
+  show();
 }
 
 // Stops or goes on showing news; the stream is read on, so that the charts have no gap.
@@ -197,6 +220,7 @@ byId("login").addEventListener("submit", (event) => {
 });
 byId("filter").addEventListener("input", show);
 byId("span").addEventListener("input", show);
+byId("session").addEventListener("input", findSession);
 byId("pause").addEventListener("click", pause);
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();

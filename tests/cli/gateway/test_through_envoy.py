@@ -277,7 +277,6 @@ async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_pa
                 spoofed = {
                     "x-gateway-destination-endpoint": addresses["pod-1"],
                     "x-data-parallel-rank": "5",
-                    "x-warmpath-session": "s",
                 }
                 async with session.post(PATH, json=completion(1), headers=spoofed) as answer:
                     assert answer.status == 200

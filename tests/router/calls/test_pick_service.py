@@ -153,6 +153,8 @@ async def test_bad_picks_are_refused_with_the_field_and_its_limit(stand: Stand) 
         for call in (stand.pick, stand.explain):
             with ends_with(grpc.StatusCode.INVALID_ARGUMENT, problem):
                 await call(prompt(), **fields)
+    with ends_with(grpc.StatusCode.INVALID_ARGUMENT, "parent_session_id: is longer than 256 bytes"):
+        await stand.pick(prompt(), parent_session_id="s" * 257)
     assert not await stand.decisions()
 
 
@@ -224,7 +226,7 @@ async def test_explain_tells_what_a_cost_is_made_of_and_books_nothing(stand: Sta
     assert told.prompt_tokens == 100
 
 
-async def test_decisions_are_listed_newest_first_by_model_and_pod_without_the_prompt(
+async def test_decisions_are_listed_newest_first_by_model_pod_and_session_without_the_prompt(
     tmp_path: Path, model_folder: Path
 ) -> None:
     other = '[[models]]\nname = "other"\n'
@@ -234,19 +236,19 @@ async def test_decisions_are_listed_newest_first_by_model_and_pod_without_the_pr
     async with standing(tmp_path, other + pods, models=folder) as stand:
         text = pb.Prompt(model="demo", text=secret)
         for asked in (prompt(), text, prompt(first=500), prompt(model="other")):
-            await stand.pick(asked, session_id="sesame")
+            await stand.pick(asked, session_id=f"of {asked.model}")
         listed = await stand.decisions()
         assert [one.prompt_tokens for one in listed][::3] == [100, 100]
         assert [one.at for one in listed] == sorted((one.at for one in listed), reverse=True)
         assert [one.model for one in await stand.decisions(limit=2)] == ["other", "demo"]
         assert len(await stand.decisions(model="demo")) == 3
         assert [one.model for one in await stand.decisions(pod="d")] == ["other"]
+        assert {one.model for one in await stand.decisions(session_id="of demo")} == {"demo"}
         chosen = listed[-1].candidates[0].pod
         assert listed[-1] in await stand.decisions(pod=chosen)
         assert not await stand.decisions(pod="nowhere")
         whole = b"".join(one.SerializeToString() for one in listed) + str(listed).encode()
         assert b"hamster" not in whole
-        assert b"sesame" not in whole
         assert prompt().token_ids_packed[:8] not in whole
         assert b"100, 101" not in whole
         for one in listed:

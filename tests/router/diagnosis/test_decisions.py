@@ -107,6 +107,22 @@ def test_only_the_last_ones_are_kept(most: int) -> None:
     check(decisions)
 
 
+def test_a_session_is_listed_with_its_sub_agents() -> None:
+    decisions = Decisions()
+    picks = [pick(decisions) for _ in range(4)]
+    for one, session, parent in zip(picks, ("s", "agent", "t", ""), ("", "s", "", ""), strict=True):
+        one.session, one.parent_session = session, parent
+    for session, found in (
+        ("s", [1, 0]),
+        ("agent", [1]),
+        ("t", [2]),
+        ("u", []),
+        ("", [3, 2, 1, 0]),
+    ):
+        listed = decisions.listed(pb.ListDecisionsRequest(session_id=session))
+        assert [one.booking_id for one in listed] == [picks[at].booking_id for at in found]
+
+
 class AnyReports(RuleBasedStateMachine):
     """Picks and reports in any order, of decisions that are kept and of others."""
 
@@ -160,16 +176,19 @@ def logged(log: DecisionLog) -> Pick:
     return one
 
 
-def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
+def test_a_line_has_the_ids_of_the_request_its_trace_and_its_session() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     made = choice(option("a", 800))
     one = placed(made)
     one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
+    one.session, one.parent_session, one.ends_session = "agent", "s", True
     log.picked(one, made)
     end(log, one, "finished")
     [raw] = log.taken()[0]
     line = json.loads(raw)
     assert (line["request_id"], line["trace_id"]) == (one.request_id, one.trace_id)
+    told = [line[name] for name in ("session_id", "parent_session_id", "session_final")]
+    assert told == ["agent", "s", True]
 
 
 def test_a_pick_has_a_line_once_its_request_ends() -> None:

@@ -20,6 +20,7 @@ from warmpath.router.assemble.means import ShadowMode
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 ROWS = "document.querySelectorAll('#pods tbody tr').length"
+DECISIONS = "document.querySelectorAll('#decisions tbody tr:not(.why)').length"
 PAUSED_HIDES_TWO = """(() => {
   const rows = () => document.querySelectorAll('#decisions tbody tr:not(.why)').length;
   const hidden = rows();
@@ -75,7 +76,7 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
     async with standing(tmp_path, model_folder) as stand:
         await stand.generate({"model": "demo", "prompt": IDS})
         await stand.has_blocks(6)
-        await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+        await stand.stub.Pick(pb.PickRequest(prompt=packed(), session_id="s-1"))
         await tab.open(f"http://{stand.router.http_address}/")
         await tab.until(f"({text('#decisions tbody')} || '').includes('pod-1')")
         assert "ready · 1 pod" in await tab.run(text("#status"))
@@ -88,6 +89,13 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
         assert "paused at" in await tab.run(text("#status"))
         await tab.run("document.getElementById('pause').click()")
         assert "paused" not in await tab.run(text("#status"))
+        await tab.until(f"{DECISIONS} === 2 && !!document.querySelector('option[value=s-1]')")
+        for session, rows in (("s-1", 1), ("", 2)):
+            await tab.run(
+                f"document.getElementById('session').value = {session!r};"
+                "document.getElementById('session').dispatchEvent(new Event('input'))"
+            )
+            await tab.until(f"{DECISIONS} === {rows}")
         await tab.run(
             "document.getElementById('span').value = '300';"
             "document.getElementById('span').dispatchEvent(new Event('input'))"

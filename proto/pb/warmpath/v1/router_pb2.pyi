@@ -640,11 +640,13 @@ class PickRequest(_message.Message):
     BOOKING_ID_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    PARENT_SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FINAL_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy's name; empty: the configured one."""
     session_id: _builtins.str
-    """The id that all requests of one conversation have; they stay on one pod unless that costs more than the
-    policy's margin. Empty: none.
+    """The id that all requests of one session have, for policies that use it, and for ListDecisions. At most
+    256 bytes; empty: none.
     """
     shadow: _builtins.bool
     """Shadow mode: the caller chooses the pod itself. Nothing is booked until a report STARTED names the pod
@@ -670,6 +672,10 @@ class PickRequest(_message.Message):
     """
     tenant: _builtins.str
     """The tenant: each gets its share of a class while picks wait. At most 256 bytes; empty: one for all."""
+    parent_session_id: _builtins.str
+    """Of a sub-agent's session: the one that began it, likewise."""
+    session_final: _builtins.bool
+    """Whether the session ends with this request."""
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -693,10 +699,12 @@ class PickRequest(_message.Message):
         booking_id: _builtins.str = ...,
         priority: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        parent_session_id: _builtins.str = ...,
+        session_final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "session_id", b"session_id", "shadow", b"shadow", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "disaggregated", b"disaggregated", "loads", b"loads", "parent_session_id", b"parent_session_id", "pods", b"pods", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "session_final", b"session_final", "session_id", b"session_id", "shadow", b"shadow", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1274,21 +1282,25 @@ class ListDecisionsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
     """The most decisions to return; 0: all that are kept."""
     model: _builtins.str
     """Only decisions about this model, and only those that chose this pod. Empty: all."""
     pod: _builtins.str
+    session_id: _builtins.str
+    """Only those of this session and of its sub-agents, likewise."""
     def __init__(
         self,
         *,
         limit: _builtins.int = ...,
         model: _builtins.str = ...,
         pod: _builtins.str = ...,
+        session_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "model", b"model", "pod", b"pod"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "model", b"model", "pod", b"pod", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1374,6 +1386,9 @@ class Decision(_message.Message):
     STANDING_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    PARENT_SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FINAL_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     at: _builtins.float
     """Seconds since the Unix epoch."""
@@ -1396,6 +1411,10 @@ class Decision(_message.Message):
     """The call's or the HTTP request's x-request-id, at most 128 characters of it. Empty: none came."""
     trace_id: _builtins.str
     """The trace of the pick, 32 hexadecimal digits. Empty: it was not sampled."""
+    session_id: _builtins.str
+    """As in PickRequest."""
+    parent_session_id: _builtins.str
+    session_final: _builtins.bool
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """The best few candidates, with their figures at the time of the pick."""
@@ -1424,10 +1443,13 @@ class Decision(_message.Message):
         standing: Global___Standing | None = ...,
         request_id: _builtins.str = ...,
         trace_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        parent_session_id: _builtins.str = ...,
+        session_final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "cached_tokens", b"cached_tokens", "standing", b"standing", "ttft", b"ttft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "request_id", b"request_id", "shadow", b"shadow", "standing", b"standing", "state", b"state", "trace_id", b"trace_id", "ttft", b"ttft", "waited_seconds", b"waited_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "parent_session_id", b"parent_session_id", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "request_id", b"request_id", "session_final", b"session_final", "session_id", b"session_id", "shadow", b"shadow", "standing", b"standing", "state", b"state", "trace_id", b"trace_id", "ttft", b"ttft", "waited_seconds", b"waited_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
