@@ -186,6 +186,11 @@ class Client(TokenCounts):
         elif awaited is None or self.picks - awaited.picks > PATIENCE:
             self.awaited = Awaited(line, message, self.picks)
 
+    def forget(self, session: str) -> None:
+        """Drop the prompts of a session that ends."""
+        for name in [one for one in self.sessions if one[0] == session]:
+            self.held_bytes -= sum(len(one.keys) + LINE_BYTES for one in self.sessions.pop(name))
+
     def _drop(self, lines: list[Line], line: Line) -> None:
         lines.remove(line)
         self.held_bytes -= len(line.keys) + LINE_BYTES
@@ -243,7 +248,9 @@ class Clients:
         client.picks += 1
         client.used = placed.at
         is_due = client.picks <= FIRST or client.picks % PERIOD < BURST
-        if is_due and ask.ids and placed.is_whole and placed.keys:
+        if ask.ends_session and ask.session:
+            client.forget(ask.session)
+        elif is_due and ask.ids and placed.is_whole and placed.keys:
             client.compare(ask, *next(iter(placed.keys.items())))
         return client
 

@@ -55,13 +55,20 @@ class Stand:
         self.clients = Clients()
 
     def pick(
-        self, ids: list[int], session: str = "", *, client: str = "agent", at: float = 1.0
+        self,
+        ids: list[int],
+        session: str = "",
+        *,
+        client: str = "agent",
+        at: float = 1.0,
+        ends: bool = False,
     ) -> None:
         prompt = TokenPrompt("m", pack_tokens(ids))
         made = choice(option("a"), tokens=len(ids))
         ask = Ask(
-            prompt, made.ask.field, made.ask.wanted, session=session, client=client, ids=prompt.ids
-        )
+            prompt, made.ask.field, made.ask.wanted, session=session, client=client, ids=prompt.ids,
+            ends_session=ends,
+        )  # fmt: skip
         made = replace(made, ask=ask)
         one = placed(made, at=at)
         one.client = client
@@ -128,6 +135,16 @@ def test_a_client_that_was_mended_is_named_no_more() -> None:
     for _ in range(FIRST // 2):
         stand.pick(next(talk))
     assert not stand.client.spoils
+
+
+def test_a_session_that_ends_leaves_no_prompt_behind() -> None:
+    stand = Stand()
+    for session in ("s", "t"):
+        stand.pick(tokens(400), session)
+    half = stand.client.held_bytes // 2
+    stand.pick([1], "s", ends=True)
+    assert [name[0] for name in stand.client.sessions] == ["t"]
+    assert stand.client.held_bytes == half > 0
 
 
 def test_clients_and_their_kept_prompts_are_bounded() -> None:
