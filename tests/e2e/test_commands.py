@@ -77,7 +77,8 @@ def test_a_demo_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool)
     assert "warmpath beside llmd-token: sessions " in " ".join(done.stdout.split())
     assert all(one["requests"] == 62 and not one["failed"] for one in policies.values())
     # On two pods and so few requests the others may find as much by chance.
-    assert 0.75 * results["ceiling"] < warm["hit_ratio"] <= results["ceiling"]
+    # The ceiling counts blocks of the recordings, which are larger than those of the pods.
+    assert 0.75 * results["ceiling"] < warm["hit_ratio"] <= results["ceiling"] + 0.005
     assert warm["sessions"]["p50"] > 0.9 * results["alone"][0]
 
 
