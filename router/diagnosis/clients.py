@@ -51,7 +51,7 @@ SAMPLES, SAMPLE_TOKENS = 8, 16
 TAIL_BYTES = 2 * WORD_BYTES
 """Keys at a prompt's end that may change: its last tokens ask for an answer."""
 
-FIRST, PERIOD, BURST = 64, 128, 16
+FIRST, PERIOD, BURST = 64, 512, 16
 """A client's FIRST prompts are compared, and then BURST of each PERIOD."""
 PATIENCE = 32
 """A client's picks after which a body is given up: its session has not gone on."""
