@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
+from warmpath.process.bytes import UNREADABLE
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 BEFORE = ("cache_salt", "tools", "documents", "chat_template_kwargs", "system")
@@ -28,7 +29,7 @@ def place_of(before: pb.Prompt, after: pb.Prompt) -> str:
         if before.HasField(form) and after.HasField(form):
             try:
                 one, other = (msgspec.json.decode(getattr(of, form)) for of in (before, after))
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNREADABLE:
                 return ""
             return _of_bodies(one, other)
     return ""
