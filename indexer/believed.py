@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.keys.key import WORD_BYTES, Chain, words_of
+from warmpath.indexer.keys.key import WORD_BYTES, Chain, common_words, words_of
 
 BUDGET = 1024
 """Blocks of each kind that `expire` drops at once, in about half a millisecond."""
@@ -76,21 +76,9 @@ class _Arriving:
         `at` is the place in the order of `keys`, which are not there.
         """
         neighbours = self.prompts[max(0, at - 1) : at + 1]
-        return max(((_common(keys, other), ticket) for other, ticket in neighbours), default=(0, 0))
-
-
-def _common(one: bytes, other: bytes) -> int:
-    if other.startswith(one):
-        return len(one) // WORD_BYTES
-    alike, unlike = 0, min(len(one), len(other)) // WORD_BYTES + 1
-    while unlike - alike > 1:
-        middle = (alike + unlike) // 2
-        part = slice(alike * WORD_BYTES, middle * WORD_BYTES)
-        if one[part] == other[part]:
-            alike = middle
-        else:
-            unlike = middle
-    return alike
+        return max(
+            ((common_words(keys, other), ticket) for other, ticket in neighbours), default=(0, 0)
+        )
 
 
 @dataclass(slots=True)

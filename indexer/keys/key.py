@@ -48,6 +48,21 @@ def unpack_words(packed: bytes) -> list[int]:
     return words_of(packed).tolist()
 
 
+def common_words(one: bytes, other: bytes) -> int:
+    """Return with how many equal packed words both begin."""
+    if other.startswith(one):
+        return len(one) // WORD_BYTES
+    alike, unlike = 0, min(len(one), len(other)) // WORD_BYTES + 1
+    while unlike - alike > 1:
+        middle = (alike + unlike) // 2
+        part = slice(alike * WORD_BYTES, middle * WORD_BYTES)
+        if one[part] == other[part]:
+            alike = middle
+        else:
+            unlike = middle
+    return alike
+
+
 TOKEN_BYTES = 4
 
 

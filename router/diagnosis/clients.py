@@ -14,7 +14,7 @@ from statistics import median_low
 
 import msgspec
 
-from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES
+from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES, common_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.place import place_of
 from warmpath.router.diagnosis.token_counts import TokenCounts
@@ -206,7 +206,7 @@ def _before(lines: Sequence[Line], keys: bytes, ids: bytes, size: int) -> tuple[
         if keys.startswith(line.keys):
             return line, tokens
     for line in reversed(lines):
-        alike = size * _leading(line.keys, keys)
+        alike = size * common_words(line.keys, keys)
         rest = [sample for at, sample in line.samples if at >= alike + size]
         if not rest:
             return line, tokens
@@ -215,19 +215,6 @@ def _before(lines: Sequence[Line], keys: bytes, ids: bytes, size: int) -> tuple[
         if is_near and 2 * sum(sample in ids for sample in rest) > len(rest):
             return line, alike
     return None, tokens
-
-
-def _leading(one: bytes, other: bytes) -> int:
-    """Return the number of leading blocks that two prompts share; keys are chained."""
-    low, high = 0, min(len(one), len(other)) // WORD_BYTES
-    while low < high:
-        at = (low + high) // 2
-        end = (at + 1) * WORD_BYTES
-        if one[end - WORD_BYTES : end] == other[end - WORD_BYTES : end]:
-            low = at + 1
-        else:
-            high = at
-    return low
 
 
 class Clients:
@@ -243,8 +230,7 @@ class Clients:
 
     def picked(self, placed: Pick, choice: Choice) -> Client:
         """Compare a pick's prompt with the earlier ones of its client, which is returned."""
-        ask, name = choice.ask, (placed.model, placed.client, placed.tenant)
-        client = self._clients.get(name) or self._enter(name, placed.at)
+        ask, client = choice.ask, self.of(placed)
         client.picks += 1
         client.used = placed.at
         is_due = client.picks <= FIRST or client.picks % PERIOD < BURST

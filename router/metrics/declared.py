@@ -170,7 +170,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "client_delivered_tokens": counter("Cached tokens reported for these.", *CLIENT),
         "client_compared_tokens": counter(
             "Tokens of prompts that were compared with the earlier one of their session: a client's "
-            "first 64 picks, then an eighth.",
+            "first 64 picks, then 16 of each 512.",
             *CLIENT,
         ),
         "client_spoiled_tokens": counter(
