@@ -380,7 +380,7 @@ async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_a
         await may_answer.wait()
         return web.json_response({})
 
-    more = f"[server.http2]\nmax-streams = {most}\n"
+    more = f"[limits]\nwait-seconds = 60.0\n[server.http2]\nmax-streams = {most}\n"
     async with through(tmp_path, mode=mode, serve=hold, more=more, times=times) as (session, _):
 
         async def ask(start: int) -> tuple[int, str]:
