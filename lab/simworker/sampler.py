@@ -4,13 +4,10 @@ Nobody reads the text; but two engines must give the same answer to the same req
 request must go on as if it had not been preempted.
 """
 
-import gzip
 import sys
 import zlib
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
-from typing import IO
 
 RESERVED_TOKENS = 16
 """Ids below this number count as special tokens; they are generated only if there are no others."""
@@ -37,10 +34,3 @@ def next_token(seed: bytes, last: int, position: int, vocab_size: int) -> int:
     if vocab_size > RESERVED_TOKENS:
         return RESERVED_TOKENS + draw % (vocab_size - RESERVED_TOKENS)
     return draw % vocab_size
-
-
-def open_text(path: Path) -> IO[str]:
-    """Open a text file; its first bytes decide whether it is gzipped. Raises OSError."""
-    with path.open("rb") as raw:
-        is_gzipped = raw.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rt", encoding="utf-8") if is_gzipped else path.open(encoding="utf-8")

@@ -7,12 +7,8 @@ predicts the cached tokens and compares them with the engine's report.
 A prediction uses the batches before the one that announces the request's own blocks, the latest that a
 router could have known. If a request waits in the engine's queue, they come after its arrival, so
 the prediction on arrival is counted separately.
-
-It also accepts a trace of operations on vLLM's `KVCacheManager`: it performs each on the simulated
-worker's manager and compares every result.
 """
 
-import importlib.metadata
 import json
 import sys
 from collections.abc import Sequence
@@ -20,20 +16,15 @@ from pathlib import Path
 
 from warmpath.lab.verify.cause import RecordingOutcome
 from warmpath.lab.verify.predict import Conditions, verify
-from warmpath.lab.verify.recording import BadRecordingError, is_trace_of_operations, read_recording
+from warmpath.lab.verify.recording import BadRecordingError, read_recording
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
-
-TRACE_GROUP = "warmpath.trace_verifiers"
-"""Entry points that replay traces of operations, since the router must not import simulators."""
-FOLLOWING = ("start_at", "drop", "no_replay")
-"""Options that change how a recording's events are followed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare what warmpath predicts with what a recorded engine did.
 
-    The exit status is 0 for any result, 1 if the recording is cut off or a trace of operations differs,
-    and 2 if the file cannot be read or is no recording.
+    The exit status is 0 for any result, 1 if the recording is cut off, and 2 if the file cannot be read
+    or is no recording.
     """
     parser = command_parser("verify", __doc__, "warmpath verify one.jsonl.gz")
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
@@ -62,42 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--{option.replace('_', '-')}: must be from 0 to 1")
     conditions = Conditions(args.start_at, not args.no_replay, args.drop, args.seed)
     try:
-        if is_trace_of_operations(args.recording):
-            for option in FOLLOWING:
-                if getattr(args, option):
-                    parser.error(
-                        f"--{option.replace('_', '-')}: a trace of operations has no events"
-                    )
-            return _verify_operations(args.recording, as_json=args.json)
         outcome = verify(read_recording(args.recording), conditions)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {_problem(args.recording, error)}", file=sys.stderr)
         return USAGE
     print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
     return FOUND if outcome.cut_after else FINE
-
-
-def _verify_operations(path: Path, *, as_json: bool) -> int:
-    """Replay a trace of operations. Raises BadRecordingError or OSError."""
-    points = importlib.metadata.entry_points(group=TRACE_GROUP, name="kv-cache-manager")
-    if not points:
-        raise BadRecordingError(
-            f"no installed package replays traces of operations ({TRACE_GROUP})"
-        )
-    try:
-        outcome = next(iter(points)).load()(path)
-    except ValueError as error:
-        raise BadRecordingError(str(error)) from error
-    if as_json:
-        print(json.dumps(outcome))
-        return FOUND if outcome["differences"] else FINE
-    print(f"{outcome['operations']} operations, {outcome['differences']} differences")
-    for miss in outcome["first_differences"]:
-        print(
-            f"  line {miss['line']} {miss['op']}: {miss['field']}: expected {miss['expected']}, "
-            f"got {miss['got']}"
-        )
-    return FOUND if outcome["differences"] else FINE
 
 
 def _readable(outcome: RecordingOutcome) -> str:

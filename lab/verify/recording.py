@@ -100,13 +100,6 @@ class Recording:
     """Whether any answer has the number of cached tokens."""
 
 
-def is_trace_of_operations(path: Path) -> bool:
-    """Whether the first line is an operation on a cache manager. Raises like `read_recording`."""
-    for _, first in _objects(path, Recording()):
-        return isinstance(first.get("op"), str)
-    return False
-
-
 def read_recording(path: Path) -> Recording:
     """Read a recording. Raises BadRecordingError or OSError."""
     recording = Recording()

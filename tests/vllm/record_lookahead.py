@@ -9,12 +9,14 @@ request with the tokens that the manager found for it. Made with the defaults, a
 """
 
 import argparse
+import gzip
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from drive_hybrid import spec, write
+import torch
 from vllm.distributed.kv_events import KVEventBatch
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -22,7 +24,12 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)  # fmt: skip
 from vllm.v1.request import Request, RequestStatus
 
 SIZE = 4
@@ -33,7 +40,9 @@ class Driver:
     def __init__(self, lookahead: int, window: int, blocks: int, seed: int) -> None:
         self.rng = random.Random(seed)
         self.lookahead = lookahead
-        specs = [spec(SIZE, 0), *([spec(SIZE, window)] if window else [])]
+        shape = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+        specs = [FullAttentionSpec(SIZE, **shape)]
+        specs += [SlidingWindowSpec(SIZE, **shape, sliding_window=window)] if window else []
         groups = [KVCacheGroupSpec([f"layer{number}"], one) for number, one in enumerate(specs)]
         self.manager = KVCacheManager(
             KVCacheConfig(blocks, [], groups), LONGEST, SIZE, SIZE, enable_kv_cache_events=True,
@@ -125,7 +134,8 @@ def main() -> None:
     init_none_hash(sha256_cbor)
     driver = Driver(args.lookahead, args.window, args.blocks, args.seed)
     driver.run(args.requests)
-    write(driver.lines, args.out)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in driver.lines)
+    args.out.write_bytes(gzip.compress(text.encode(), mtime=0))
     found = [line["cached"] for line in driver.lines if line["kind"] == "request"]
     print(f"{len(found)} requests, {sum(map(bool, found))} of them warm")
 

@@ -20,6 +20,7 @@ from tests.fake_http import Answer, Asked, FakeHttp
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.servers.api_server import NAMESPACE, ApiServer
 from warmpath.cli import check_config
+from warmpath.cli.engines import port
 from warmpath.cli.engines.ask import Away, Found
 from warmpath.cli.engines.fleet import answering, ask_all, is_better
 from warmpath.cli.engines.line import Blind, lines
@@ -31,6 +32,11 @@ from warmpath.process.address import HostPort
 from warmpath.router.config.read import load
 from warmpath.router.config.schema import ServerTable
 from warmpath.router.pods.kubernetes import MOUNT, NO_ACCESS
+
+
+@pytest.fixture(autouse=True)
+def silent_ports_are_given_up_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "ASK_SECONDS", 0.5)
 
 
 def port_of(endpoint: str) -> int:

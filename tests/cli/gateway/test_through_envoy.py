@@ -364,8 +364,7 @@ async def test_certificates_are_read_again_when_they_are_replaced(
                 await until(is_served)
 
 
-@MODES
-@pytest.mark.parametrize("most", [256, 64])
+@pytest.mark.parametrize(("mode", "most"), [("fail-close", 256), ("fail-open", 64)])
 async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_allows_on_one(
     tmp_path: Path, mode: FailureMode, most: int
 ) -> None:

@@ -185,7 +185,7 @@ def test_an_idle_fleet_has_nothing_to_wait_for() -> None:
 
 def test_nothing_waits_where_first_tokens_are_not_reported() -> None:
     for reports in ("ends", "none"):
-        cell = replace(QUEUED, reports=reports)
+        cell = replace(QUEUED, reports=reports, requests=100)
         assert outcome(cell) == outcome(replace(cell, queue=False))
 
 
@@ -213,6 +213,7 @@ def test_every_request_is_served_whatever_is_wrong(changed: dict[str, Any]) -> N
     assert 0 < found.ttft_p50_s <= found.ttft_p99_s < 600
 
 
+@pytest.mark.deep
 def test_long_prompts_hold_up_fewer() -> None:
     cell = Cell(Generated("reading"), "warmpath", 4, 1500, 0.7, requests=600)
     at_once, queued = run(cell), run(replace(cell, queue=True))

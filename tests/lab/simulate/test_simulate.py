@@ -68,7 +68,7 @@ def test_the_same_cell_has_the_same_figures(engine: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ["serial", "vllm"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("vllm", marks=pytest.mark.deep)])
 def test_warmpath_finds_more_and_waits_less_than_round_robin(engine: Any) -> None:
     cell = Cell(CHATS, "warmpath", pods=4, blocks_per_pod=1500, load=0.6, engine=engine)
     ours, theirs = run(cell), run(replace(cell, policy="round-robin"))

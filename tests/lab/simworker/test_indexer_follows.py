@@ -5,7 +5,6 @@ announced only where a request asked for a full report, and is never shown after
 """
 
 import asyncio
-import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
@@ -20,6 +19,7 @@ from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from tests.indexer.memory_index import MemoryIndex
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.lab.simworker.v1.manager_replay import HYBRID, Operations, recorded
 from tests.recordings import KV_CACHE_MANAGER
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import sglang, vllm
@@ -31,8 +31,6 @@ from warmpath.indexer.index.contract import Index
 from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash
-from warmpath.lab.simworker.v1.replay.replay_trace import read_trace
-from warmpath.lab.simworker.v1.replay.trace_operations import TraceArgs, TraceOperations
 
 SPOILED = {
     "drop": 0.3, "duplicate": 0.3, "reorder": 0.2, "delay": 0.2, "delay_seconds": 0.004, "seed": 1,
@@ -171,9 +169,6 @@ async def test_blocks_are_followed_to_host_memory_and_back(dialect: str) -> None
         assert state.resolver.names.holdings[Tier.CPU, 0].copies.keys() == stored
 
 
-HYBRID = Path(__file__).parent / "v1" / "vllm_hybrid.jsonl.gz"
-
-
 class Followed:
     """One manager, and a rank that gets its events."""
 
@@ -204,7 +199,7 @@ class Followed:
         return {one.group: set(one.copies) for one in saved.holdings if one.tier is Tier.GPU}
 
 
-def truly_held(operations: TraceOperations) -> dict[int, set[object]]:
+def truly_held(operations: Operations) -> dict[int, set[object]]:
     """Return the names of what a manager's pool has cached, by group."""
     pool = operations.manager.block_pool
     keys = [block.block_hash for block in pool.blocks if block.block_hash is not None]
@@ -219,19 +214,17 @@ def truly_held(operations: TraceOperations) -> dict[int, set[object]]:
 
 
 @pytest.mark.parametrize("index", [ArrayIndex, MemoryIndex])
-@pytest.mark.parametrize("recording", ["kvm_trace", "hybrid"])
+@pytest.mark.parametrize("path", [KV_CACHE_MANAGER, HYBRID], ids=["full attention", "hybrid"])
 def test_more_than_fits_is_announced_only_by_full_reports_and_never_shown_once_it_was_seen(
-    recording: str, index: type[Index]
+    path: Path, index: type[Index]
 ) -> None:
-    path = HYBRID if recording == "hybrid" else KV_CACHE_MANAGER
-    operations = TraceOperations()
+    operations = Operations()
     asked_for: dict[str, str] = {}
     followed: list[Followed] = []
     seen: Counter[str] = Counter()
-    for text in read_trace(path):
-        line = json.loads(text)
+    for line in recorded(path):
         args = line["args"]
-        operations.step(line["op"], TraceArgs(args))
+        operations.step(line["op"], args)
         if line["op"] == "new_manager":
             followed.append(Followed(index(), args["num_blocks"] - 1))
         elif line["op"] == "new_request":

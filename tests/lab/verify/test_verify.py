@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.indexer.memory_index import MemoryIndex
-from tests.recordings import KV_CACHE_MANAGER, VLLM_TRACE
+from tests.recordings import VLLM_TRACE
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
 from warmpath.indexer.keys.key import Keyspace, chain
@@ -288,41 +288,3 @@ def test_in_a_recorded_life_our_keys_and_the_engines_own_hashes_name_the_same_bl
         keys = [key for (of, _), key in names.items() if of == one]  # type: ignore[misc]
         assert len(keys) == len(set(keys))
         assert keys
-
-
-def test_a_trace_of_operations_is_repeated_without_a_difference(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    outcome = run(KV_CACHE_MANAGER, capsys)
-    assert outcome == {"operations": 4237, "differences": 0, "first_differences": []}
-
-
-def test_an_operation_that_ends_otherwise_is_told_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with gzip.open(KV_CACHE_MANAGER, "rt") as file:
-        lines = [json.loads(line) for line in file][:200]
-    number = next(at for at, line in enumerate(lines) if line["op"] == "allocate_slots")
-    lines[number]["out"]["new_block_ids"][0] += 1
-    path = write(tmp_path / "wrong.jsonl", lines)
-    assert main([str(path)]) == 1
-    printed = capsys.readouterr().out
-    assert "200 operations, 1 differences" in printed
-    assert f"line {number + 1} allocate_slots: out" in printed
-
-
-def test_a_damaged_trace_of_operations_is_refused_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"op": "new_manager"}\n', encoding="utf-8")
-    assert main([str(path)]) == 2
-    assert "line 1: args: missing" in capsys.readouterr().err
-
-
-def test_options_of_following_do_not_go_with_a_trace_of_operations(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        main([str(KV_CACHE_MANAGER), "--drop", "0.1"])
-    assert "--drop" in capsys.readouterr().err

@@ -5,6 +5,7 @@
 
 import json
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from warmpath.router.inference_api.response import UsageReader
 
 BLOCK = 32
 SERVED = [line for line in VLLM if line["first"]["status"] == 200]
+reading_of = cache(Reading)
 MAY_BE_UNREAD = ("the engine's tokens are not known", "the body has 2 prompts")
 
 
 @pytest.mark.parametrize("line", SERVED, ids=named)
 async def test_a_prompt_that_is_read_has_vllms_tokens(line: dict[str, Any]) -> None:
-    reading = Reading("vllm")
+    reading = reading_of("vllm")
     request = await reading.read(line)
     fields = json.loads(line["request"])
     assert request.model == "tiny"
@@ -52,7 +54,7 @@ async def test_the_router_counts_the_tokens_that_vllm_counted(tmp_path: Path) ->
         name = "tiny"
         tokenizer = "tiny"
         """
-    reading = Reading("vllm")
+    reading = reading_of("vllm")
     async with running_router(tmp_path, tables, metrics="") as (_, channel):
         stub = router_pb2_grpc.RouterStub(channel)
         for line in SERVED:
@@ -65,7 +67,7 @@ async def test_the_router_counts_the_tokens_that_vllm_counted(tmp_path: Path) ->
 async def test_few_of_vllms_requests_are_not_read() -> None:
     unread: Counter[str] = Counter()
     for line in SERVED:
-        unread[line["path"]] += (await Reading("vllm").read(line)).prompt is None
+        unread[line["path"]] += (await reading_of("vllm").read(line)).prompt is None
     # `tools: []`; a namespace, tools that templates see in another form or not at all, truncation.
     assert unread == Counter({"/v1/messages": 1, "/v1/responses": 6})
 
@@ -74,7 +76,7 @@ async def test_few_of_vllms_requests_are_not_read() -> None:
 async def test_a_prompt_that_is_read_has_sglangs_tokens(line: dict[str, Any]) -> None:
     if line["path"] == "/v1/chat/completions" or "token_ids" not in line:
         pytest.skip("chats are rendered as vLLM renders them; SGLang refuses the others")
-    reading = Reading("sglang")
+    reading = reading_of("sglang")
     request = await reading.read(line)
     if request.prompt is None:
         assert request.problem.startswith("the engine")
@@ -83,7 +85,7 @@ async def test_a_prompt_that_is_read_has_sglangs_tokens(line: dict[str, Any]) ->
 
 
 async def test_many_of_sglangs_requests_are_read() -> None:
-    read = [(await Reading("sglang").read(line)).prompt is not None for line in SGLANG]
+    read = [(await reading_of("sglang").read(line)).prompt is not None for line in SGLANG]
     assert sum(read) >= 39
 
 

@@ -28,6 +28,8 @@ ROLE: list[dict[str, Any]] = [
     {"apiGroups": [POOLS], "resources": ["inferencepools"], "resourceNames": ["pool"], "verbs": ["get"]},
 ]  # fmt: skip
 """The rights of the chart's Role."""
+PAUSE = 0.01
+"""Seconds between two tries, where a router has 2."""
 
 
 class Latest:
@@ -57,13 +59,16 @@ async def following(server: ApiServer, pods: PodSetSpec) -> AsyncIterator[Latest
     api = client.ApiClient(client.Configuration(host=server.address))
     source = KubernetesSource(pods, api=api)
     latest = Latest(source)
-    task = asyncio.ensure_future(latest.follow(source))
-    try:
-        yield latest
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await api.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kubernetes, "RETRY_SECONDS", PAUSE)
+        patch.setattr(kubernetes, "POOL_SECONDS", PAUSE)
+        task = asyncio.ensure_future(latest.follow(source))
+        try:
+            yield latest
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await api.close()
 
 
 async def listed_again(server: ApiServer, times: int = 1) -> None:
@@ -189,6 +194,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
         tries += 1
         raise incluster_config.ConfigException
 
+    monkeypatch.setattr(kubernetes, "RETRY_SECONDS", PAUSE)
     monkeypatch.setattr("kubernetes_asyncio.config.load_incluster_config", no_cluster)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")

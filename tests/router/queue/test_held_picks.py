@@ -100,8 +100,8 @@ async def test_waiting_picks_of_a_class_that_is_reloaded_away_get_the_usual_one(
         await stop(high)
 
 
-async def test_at_the_deadline_a_pick_goes_to_the_best_pod(tmp_path: Path, transport: str) -> None:
-    async with full(tmp_path, transport=transport) as (stand, _):
+async def test_at_the_deadline_a_pick_goes_to_the_best_pod(tmp_path: Path) -> None:
+    async with full(tmp_path) as (stand, _):
         request = pb.PickRequest(prompt=prompt(first=3))
         answer = await stand.stub.Pick(request, timeout=6)
         assert answer.candidates[0].pod == "a"

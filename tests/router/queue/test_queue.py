@@ -13,10 +13,19 @@ from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand, Sent
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
+from warmpath.router.queue import order
 from warmpath.router.queue.lag import LEAST, WINDOW
-from warmpath.router.queue.order import MOST_LANES
 from warmpath.router.queue.queue import Hindrance
 from warmpath.router.queue.request import QueueFullError, Waiting
+
+LANES = 8
+
+
+@pytest.fixture(autouse=True)
+def few_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a release consider so few lanes that a crowd of them is checked quickly."""
+    monkeypatch.setattr(order, "MOST_LANES", LANES)
+    monkeypatch.setattr(order, "TURNS", LANES // 2)
 
 
 def test_a_request_goes_at_once_where_a_pod_has_room() -> None:
@@ -108,7 +117,7 @@ def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
 def test_lanes_in_any_number_never_hide_a_higher_class(turns: int) -> None:
     stand = QueueStand(pods=1)
     [before] = stand.fill()
-    for number in range(4 * MOST_LANES):
+    for number in range(4 * LANES):
         stand.enter(20_000, lora=f"made-up-{number}", tenant="evil")
     for _ in range(turns):
         stand.look(after=0.01)
@@ -120,7 +129,7 @@ def test_lanes_in_any_number_never_hide_a_higher_class(turns: int) -> None:
 def test_tenants_take_turns_whatever_the_number_of_their_lanes() -> None:
     stand = QueueStand(pods=1)
     [before] = stand.fill()
-    for number in range(2 * MOST_LANES):
+    for number in range(2 * LANES):
         stand.enter(20_000, lora=f"made-up-{number}", tenant="evil")
     for _ in range(4):
         stand.enter(20_000, tenant="good")
@@ -131,12 +140,13 @@ def test_tenants_take_turns_whatever_the_number_of_their_lanes() -> None:
 def test_lanes_without_room_keep_nobody_from_other_pods_whatever_their_number_and_class() -> None:
     stand = QueueStand(pods=2)
     before = stand.fill()
-    for number in range(2 * MOST_LANES):
+    for number in range(2 * LANES):
         stand.enter(20_000, lora=f"a-{number}", named=["pod-0"], priority=2)
     free = stand.enter(20_000, named=["pod-1"])
     [other] = [one for one in before if one.placed.went[0] == "pod-1"]
     stand.first_token(other)
-    for _ in range(4):
+    # The round that was begun before it came, and one more.
+    for _ in range(8):
         stand.look(after=0.01)
     assert not free.is_waiting
 
@@ -274,7 +284,7 @@ def test_to_ask_where_requests_stand_moves_no_turn_of_the_lanes() -> None:
     """More lanes than one release considers: each first token gives room to one of them."""
 
     def numbers_sent(*, asks: bool) -> list[int]:
-        stand = QueueStand(MOST_LANES + 6)
+        stand = QueueStand(LANES + 6)
         before = stand.fill()
         for one in before * 2:
             # Two for each pod, so that its lane stays when one of them goes.

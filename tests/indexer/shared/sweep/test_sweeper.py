@@ -69,7 +69,7 @@ async def redis(redis_server: RedisServer, prefix: str) -> AsyncIterator[Watched
 
 
 def sweeper(redis: Watched, owner: str = "a", **options: float) -> Sweeper:
-    given: dict[str, Any] = {"fields_per_second": 1e9, **options}
+    given: dict[str, Any] = {"fields_per_second": 1e9, "sleep": _briefly, **options}
     return Sweeper(redis, redis.names, owner=owner, clock=time.monotonic, **given)
 
 
@@ -270,6 +270,10 @@ def _ticking(seconds: float) -> Callable[[], float]:
 
 async def _at_once(seconds: float) -> None:
     del seconds
+
+
+async def _briefly(seconds: float) -> None:
+    await asyncio.sleep(min(seconds, 0.01))
 
 
 def _fields(bucket: int, count: int) -> tuple[bytes, ...]:

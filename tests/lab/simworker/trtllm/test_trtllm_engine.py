@@ -1,6 +1,5 @@
 """The engine's steps: batching, both policies, and that a request gets what it asked for."""
 
-import json
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.trtllm.events.kv_cache_event import serialise
 from warmpath.lab.simworker.trtllm.schedulers import CapacityPolicy
 
 GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
@@ -102,17 +100,6 @@ def test_a_request_waits_for_the_prefix_that_another_is_computing() -> None:
     assert bench.step() == 10
     assert bench.step() == 1 + 2
     assert second.num_cached_tokens == 8
-
-
-def test_no_more_requests_run_than_the_batch_holds() -> None:
-    bench = new_bench({FULL: (64, 0)}, max_batch_size=2)
-    for number in range(4):
-        bench.submit(str(number), text(100 * number, 4), 2)
-    bench.step()
-    load = bench.engine.load()
-    assert (load.running, load.waiting) == (2, 2)
-    bench.run()
-    assert bench.ended == ["0", "1", "2", "3"]
 
 
 def test_with_a_guarantee_a_request_starts_only_if_it_can_end() -> None:
@@ -246,14 +233,6 @@ def test_resetting_the_cache_is_announced_and_waits_for_requests() -> None:
         "created", "stored", "stored", "removed",
     ]  # fmt: skip
     assert bench.engine.latest_events() == []
-
-
-def test_a_step_returns_what_can_also_be_fetched() -> None:
-    bench = new_bench()
-    bench.serve("a", text(0, 9), 3)
-    events = [serialise(event) for event in bench.events]
-    assert events == bench.engine.latest_events()
-    assert json.loads(json.dumps(events)) == events
 
 
 def test_tokens_are_drawn_above_the_reserved_ones_where_there_are_any() -> None:

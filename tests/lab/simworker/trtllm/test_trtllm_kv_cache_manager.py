@@ -205,25 +205,6 @@ def test_cheap_blocks_are_forgotten_and_not_moved() -> None:
     assert bench.contents[FULL].num_offloaded == 0
 
 
-def test_a_parent_of_lower_priority_takes_its_children_with_it() -> None:
-    bench = of_two(3)
-    ranges = KvCacheRetentionConfig([Range(0, 2, 10), Range(2, 4, 90)])
-    bench.release(bench.add([1, 2, 3, 4, 5], retention=ranges))
-    bench.add([8])
-    bench.add([9])
-    bench.check()
-    assert not bench.cached()
-
-
-def test_two_that_compute_the_same_store_it_once() -> None:
-    bench = of_two(8)
-    one, other = bench.add([1, 2, 3, 4, 5]), bench.add([1, 2, 3, 4, 6])
-    bench.release(one)
-    bench.release(other)
-    assert len(bench.cached()) == 2
-    bench.check()
-
-
 def test_what_leaves_the_window_is_free_at_once_and_stored_at_the_end() -> None:
     bench = of_two(5, window=4)
     request = bench.add([1, 2, 3, 4, 5])
@@ -236,15 +217,6 @@ def test_what_leaves_the_window_is_free_at_once_and_stored_at_the_end() -> None:
     assert not bench.cached(4)
     bench.release(request)
     assert bench.found([1, 2, 3, 4, 5, 6]) == 5
-
-
-def test_what_is_to_be_copied_is_not_overwritten_first() -> None:
-    bench = of_two(4, 3, window=2)
-    request = bench.add([2, 1, 1, 1, 1, 1, 1, 1])
-    bench.grow(request, *[1] * 5)
-    bench.release(request)
-    assert bench.found([2, 1]) == 1
-    bench.check()
 
 
 @pytest.mark.parametrize(

@@ -43,43 +43,6 @@ def test_a_request_gets_what_it_asked_for_and_the_same_again() -> None:
     assert all(16 <= token < 500 for token in first.answers["a"])
 
 
-def test_a_long_prompt_is_computed_in_chunks_within_the_budget() -> None:
-    bench = new_bench(budget=32)
-    bench.submit("a", list(range(100)), 1)
-    assert [bench.step() for _ in range(4)] == [32, 32, 32, 4]
-    assert not bench.engine.busy
-
-
-def test_two_requests_scheduled_in_one_step_share() -> None:
-    bench = new_bench(budget=64)
-    bench.submit("a", list(range(20)), 1)
-    second = bench.serve("b", list(range(20)), 1)
-    assert second.num_cached_tokens == 16
-
-
-def test_requests_that_outgrow_the_cache_are_preempted_and_all_finish() -> None:
-    bench = new_bench(blocks=14, budget=64)
-    sent = [
-        bench.submit(str(number), [number * 10 + token for token in range(8)], 30)
-        for number in range(4)
-    ]
-    bench.run()
-    assert sum(one.num_preemptions for one in sent) == bench.engine.load().preemptions > 0
-    assert all(len(answer) == 30 for answer in bench.answers.values())
-    assert bench.engine.manager.block_pool.get_num_free_blocks() == 13
-
-
-def test_an_aborted_request_gives_its_blocks_back_and_stays_cached() -> None:
-    bench = new_bench()
-    bench.submit("a", list(range(20)), 50)
-    bench.step()
-    bench.engine.abort("a")
-    assert not bench.engine.busy
-    assert bench.engine.manager.block_pool.get_num_free_blocks() == 99
-    again = bench.serve("b", list(range(20)), 1)
-    assert again.num_cached_tokens == 16
-
-
 def test_a_request_aborted_within_a_step_gets_nothing_of_it() -> None:
     bench = new_bench()
     bench.submit("a", list(range(20)), 50)

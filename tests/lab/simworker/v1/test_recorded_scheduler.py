@@ -1,11 +1,10 @@
 """vLLM's own scheduler, with and without its OffloadingConnector, recorded step by step, and ours.
 
-`tests/vllm/record_scheduler.py` and `record_offload.py` recorded them.
+`tests/vllm/record_scheduler.py` and `record_offload.py` of commit 7b94846c recorded them.
 """
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab.simworker.v1.small_cache import full, window
-from tests.vllm.written import checksum, prompt_of, summary, written, written_of_host
+from tests.lab.simworker.v1.written import checksum, prompt_of, summary, written, written_of_host
 from warmpath.lab.simworker.v1.cache.kv_cache_event import MEDIUM_CPU
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
@@ -200,12 +199,7 @@ def test_the_recording_has_what_it_is_for() -> None:
     }
 
 
-OFFLOADING = recorded_scenarios(
-    Path(
-        os.environ.get("WARMPATH_OFFLOAD_RECORDING")
-        or Path(__file__).with_name("vllm_offload.jsonl.gz")
-    )
-)
+OFFLOADING = recorded_scenarios(Path(__file__).with_name("vllm_offload.jsonl.gz"))
 
 
 class OffloadReplay(Replay):

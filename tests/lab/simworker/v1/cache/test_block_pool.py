@@ -8,13 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import SIZE, Announced, request
-from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
-from warmpath.lab.simworker.v1.cache.kv_cache_block import (
-    BlockHashToBlockMap,
-    FreeKVCacheBlockQueue,
-    KVCacheBlock,
-)
+from warmpath.lab.simworker.v1.cache.kv_cache_block import FreeKVCacheBlockQueue, KVCacheBlock
 from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     make_block_hash_with_group_id,
@@ -43,18 +38,6 @@ def cached(one_pool: BlockPool, one: Request, count: int) -> list[KVCacheBlock]:
 def test_sizes_below_one_are_refused(blocks: int, size: int, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: 0, at least 1"):
         BlockPool(blocks, True, size)
-
-
-def test_a_key_finds_the_block_that_is_cached_longest_of_several() -> None:
-    held = BlockHashToBlockMap()
-    first, second, other = (KVCacheBlock(block_id) for block_id in range(3))
-    for block in (first, second, first):
-        held.insert(b"a", block)
-    assert held.get_one_block(b"a") is first
-    assert [held.contain(b"a", block_id) for block_id in range(3)] == [True, True, False]
-    assert held.pop(b"a", other.block_id) is None
-    assert held.pop(b"a", first.block_id) is first
-    assert [held.contain(b"a", block_id) for block_id in range(3)] == [False, True, False]
 
 
 def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
@@ -118,16 +101,6 @@ def test_an_unknown_block_is_refused_before_any_is_evicted() -> None:
     assert one.get_cached_block(first.block_hashes[0], [0]) is not None
 
 
-def test_a_silent_pool_announces_nothing() -> None:
-    one = BlockPool(4, True, SIZE)
-    first = request("a", range(8))
-    blocks = cached(one, first, 2)
-    one.emit_cached_block_events(first, 2, SIZE, 0)
-    one.free_blocks(blocks)
-    one.get_new_blocks(3)
-    assert one.take_events() == []
-
-
 def test_found_blocks_are_announced_on_request_without_a_change() -> None:
     one = pool()
     first = request("a", range(8))
@@ -139,20 +112,6 @@ def test_found_blocks_are_announced_on_request_without_a_change() -> None:
     assert event.block_hashes == [maybe_convert_block_hash(d) for d in first.block_hashes]
     assert (event.parent_block_hash, event.token_ids, event.group_idx) == (None, [*range(8)], 1)
     assert len(one.cached_block_hash_to_block) == 0
-
-
-@pytest.mark.parametrize("what", ["count", "hash", "null"])
-def test_a_pool_that_contradicts_itself_is_found_out(what: str) -> None:
-    one = pool(4)
-    blocks = cached(one, request("a", range(4)), 1)
-    if what == "count":
-        blocks[0].ref_cnt = 0
-    elif what == "hash":
-        blocks[0].reset_hash()
-    else:
-        one.null_block.block_hash = b"x"
-    with pytest.raises(BrokenInvariantError):
-        one.check()
 
 
 class AnyUse(RuleBasedStateMachine):
@@ -234,12 +193,6 @@ def test_a_block_has_one_content_at_a_time() -> None:
     assert (one.block_hash, one.block_hash_num_tokens) == (b"y", 8)
 
 
-def test_a_block_shows_its_neighbours_by_their_ids() -> None:
-    first, second = KVCacheBlock(1), KVCacheBlock(2)
-    first.next_free_block = second
-    assert "between=None and 2" in repr(first)
-
-
 def new_blocks(count: int) -> list[KVCacheBlock]:
     return [KVCacheBlock(block_id) for block_id in range(count)]
 
@@ -260,18 +213,3 @@ def test_a_block_that_is_not_free_cannot_be_removed() -> None:
     taken = queue.popleft()
     with pytest.raises(RuntimeError, match="block_id=0"):
         queue.remove(taken)
-
-
-def test_a_wrong_count_is_found() -> None:
-    queue = FreeKVCacheBlockQueue(new_blocks(2))
-    queue.num_free_blocks = 3
-    with pytest.raises(BrokenInvariantError, match="num_free_blocks is 3"):
-        queue.check()
-
-
-def test_a_link_that_goes_one_way_is_found() -> None:
-    first, second, third = new_blocks(3)
-    queue = FreeKVCacheBlockQueue([first, second, third])
-    third.prev_free_block = first
-    with pytest.raises(BrokenInvariantError, match="linked one way only"):
-        queue.check()

@@ -14,15 +14,13 @@ from tests.lab.simworker.v1.small_cache import (
     table,
     window,
 )
-from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.coordinator import UnitaryKVCacheCoordinator
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
-from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.cache.single_type_manager import FullAttentionManager
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
 from warmpath.lab.simworker.v1.requests.request import RequestStatus
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheSpec, UniformTypeKVCacheSpecs
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheSpec
 
 
 def test_no_request_gets_more_slots_than_the_longest_has() -> None:
@@ -99,14 +97,6 @@ def test_forgotten_hashes_are_computed_anew_by_a_look_up() -> None:
     assert one.block_hashes == before
 
 
-def test_empty_results_are_one_object() -> None:
-    cache = manager(10)
-    empty = cache.get_blocks("nobody")
-    assert empty is cache.empty_kv_cache_blocks
-    assert cache.create_kv_cache_blocks(([],)) is empty
-    assert cache.usage == 0.0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -146,34 +136,11 @@ def test_other_kinds_of_layers_are_refused() -> None:
         type(manager(10))(wrong, 100)
 
 
-@pytest.mark.parametrize("what", ["table", "cached"])
-def test_a_manager_that_contradicts_itself_is_found_out(what: str) -> None:
-    cache = manager(10)
-    admit(cache, request("a", range(9)))
-    group = cache.coordinator.single_type_managers[0]
-    if what == "table":
-        group.req_to_blocks["b"] = group.req_to_blocks["a"][:1]
-    else:
-        group.num_cached_block["b"] = 1
-    with pytest.raises(BrokenInvariantError):
-        cache.check()
-
-
 def test_the_kind_of_coordinator_follows_from_the_groups() -> None:
     assert isinstance(manager(9).coordinator, UnitaryKVCacheCoordinator)
     assert isinstance(manager(9, window(4)).coordinator, UnitaryKVCacheCoordinator)
     without = manager(9, full(), full(), enable_caching=False).coordinator
     assert without.find_longest_cache_hit([b"a"], 9) == (([], []), 0, 0)
-
-
-def test_layers_of_one_kind_with_pages_of_two_sizes_are_one_group() -> None:
-    groups = config(20, full())
-    spec = UniformTypeKVCacheSpecs.from_specs({"a": full(), "b": full()})
-    assert spec is not None
-    groups.kv_cache_groups[0].kv_cache_spec = spec
-    cache = KVCacheManager(groups, 100)
-    admit(cache, request("a", range(9)))
-    assert cache.get_computed_blocks(request("b", range(9)))[1] == 8
 
 
 def test_hashes_that_divide_no_block_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,11 +33,8 @@ from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     get_kv_cache_spec_sliding_window,
 )
 
-RECORDING = Path(
-    os.environ.get("WARMPATH_MEMORY_RECORDING")
-    or Path(__file__).parents[1] / "vllm_memory.jsonl.gz"
-)
-"""Made by `tests/vllm/record_memory.py`, of vLLM 0.32's own functions."""
+RECORDING = Path(__file__).parents[1] / "vllm_memory.jsonl.gz"
+"""Made by `tests/vllm/record_memory.py` of commit 7b94846c, of vLLM 0.32's own functions."""
 
 
 def config(

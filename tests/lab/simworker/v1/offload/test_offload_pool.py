@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.lab.simworker.state_machines import long_test
-from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.offload.pool import (
     CPUOffloadingManager,
     LookupResult,
@@ -13,7 +12,6 @@ from warmpath.lab.simworker.v1.offload.pool import (
     ReqContext,
 )
 from warmpath.lab.simworker.v1.offload.transfer import (
-    PCIE_4_X16,
     BlockCopy,
     OffloadingMetadata,
     TransferJob,
@@ -34,18 +32,6 @@ def stored(pool: CPUOffloadingManager, *names: int) -> ReqContext:
     return context
 
 
-def test_chunks_that_are_copied_or_asked_for_are_not_evicted() -> None:
-    pool = CPUOffloadingManager(3)
-    stored(pool, 1, 2, 3)
-    pool.prepare_load(keys(3), ReqContext("r"))
-    assert pool.prepare_store(keys(1, 4, 5), ReqContext("r")) is None
-    assert pool.lookup(keys(2)[0]) is LookupResult.HIT
-    output = pool.prepare_store(keys(1, 4), ReqContext("r"))
-    assert output is not None
-    assert output.evicted_keys == keys(2)
-    assert pool.prepare_store(keys(5, 6), ReqContext("r")) is None
-
-
 def test_what_is_not_there_is_not_loaded() -> None:
     pool = CPUOffloadingManager(2)
     with pytest.raises(ValueError, match="cannot be read: MISS"):
@@ -63,18 +49,6 @@ def test_a_pool_has_at_least_no_chunks() -> None:
         CPUOffloadingManager(-1)
     pool = CPUOffloadingManager(0)
     assert pool.prepare_store(keys(1), ReqContext("r")) is None
-
-
-def test_a_lost_chunk_is_noticed() -> None:
-    pool = CPUOffloadingManager(2)
-    stored(pool, 1)
-    pool._free.append(0)
-    with pytest.raises(BrokenInvariantError):
-        pool.check()
-    pool._free.clear()
-    pool._chunks[keys(1)[0]].ref_cnt = -2
-    with pytest.raises(BrokenInvariantError):
-        pool.check()
 
 
 ALL_KEYS = [OffloadKey(bytes([name]), name % 2) for name in range(9)]
@@ -222,23 +196,6 @@ def test_the_bus_must_carry_something() -> None:
         TransferWorker(0)
     with pytest.raises(ValueError, match=r"bandwidth: 0\.0 bytes a second, above 0"):
         TransferWorker(1, 0.0)
-
-
-def test_two_mebibytes_take_67_microseconds_over_pcie_4() -> None:
-    copies = TransferWorker(2 << 20)
-    copies.begin_step(step(loads={0: 1}), 0.0)
-    assert copies.next_end() == pytest.approx((2 << 20) / PCIE_4_X16)
-
-
-def test_a_job_in_two_places_is_noticed() -> None:
-    copies = worker()
-    copies.begin_step(step(loads={0: 1}, stores={0: 1}), 0.0)
-    with pytest.raises(BrokenInvariantError, match="under way and deferred"):
-        copies.check()
-    copies = worker()
-    copies._ends[0] = 1.0
-    with pytest.raises(BrokenInvariantError, match="after its direction is free"):
-        copies.check()
 
 
 class Bus(RuleBasedStateMachine):

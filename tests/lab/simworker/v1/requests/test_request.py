@@ -7,19 +7,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import admit, manager, request, table
-from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.hashing.block_hash_view import (
     BlockHashListWithBlockSize,
     resolve_block_hashes,
 )
-from warmpath.lab.simworker.v1.hashing.extra_keys import (
-    LoRARequest,
-    MultiModalFeatureSpec,
-    PlaceholderRange,
-)
-from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus, SamplingParams
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
+from warmpath.lab.simworker.v1.requests.request import Request, SamplingParams
 from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest
 from warmpath.lab.simworker.v1.scheduling.request_queue import (
     PriorityRequestQueue,
@@ -66,19 +61,6 @@ def test_embeddings_are_hashed_alike_as_bytes_and_as_tensors() -> None:
     assert len(as_bytes.block_hashes) == 2
 
 
-def feature(name: str, offset: int, length: int) -> MultiModalFeatureSpec:
-    return MultiModalFeatureSpec(None, "image", name, PlaceholderRange(offset, length))
-
-
-def test_embeddings_stand_for_tokens() -> None:
-    rows = [bytes([at]) * 4 for at in range(8)]
-    one = request("a", None, prompt_embeds=rows)
-    assert one.all_token_ids == [0] * 8
-    other = request("b", [0] * 8, prompt_embeds=[*rows[:7], b"else"])
-    assert other.block_hashes[0] == one.block_hashes[0]
-    assert other.block_hashes[1] != one.block_hashes[1]
-
-
 def test_a_request_without_prompt_is_refused() -> None:
     with pytest.raises(ValueError, match="prompt_token_ids: none"):
         request("a", None)
@@ -101,17 +83,6 @@ def test_numbers_out_of_range_are_refused(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(ValueError, match=message):
         build()
-
-
-def test_a_request_is_finished_by_its_status() -> None:
-    one = request("a", [1])
-    finished = []
-    for status in RequestStatus:
-        one.status = status
-        if one.is_finished():
-            finished.append(status.name)
-    assert len(finished) == 5
-    assert all(name.startswith("FINISHED_") for name in finished)
 
 
 def test_a_view_of_larger_blocks_grows_with_the_list() -> None:
@@ -190,27 +161,6 @@ def test_an_empty_queue_has_no_first(queue: RequestQueue) -> None:
         queue.peek_request()
     with pytest.raises(IndexError):
         queue.pop_request()
-
-
-@pytest.mark.parametrize("policy", list(SchedulingPolicy))
-def test_a_request_that_waits_twice_is_noticed(policy: SchedulingPolicy) -> None:
-    queue = create_request_queue(policy)
-    one = request("a", [1])
-    queue.add_request(one)
-    queue.check()
-    queue.add_request(one)
-    with pytest.raises(BrokenInvariantError, match="twice"):
-        queue.check()
-
-
-def test_a_heap_out_of_order_is_noticed() -> None:
-    queue = PriorityRequestQueue()
-    first, second = request("a", [1]), request("b", [1], priority=1)
-    queue.add_request(first)
-    queue.add_request(second)
-    first.priority = 2
-    with pytest.raises(BrokenInvariantError, match="out of order"):
-        queue.check()
 
 
 class Queues(RuleBasedStateMachine):

@@ -8,7 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import full, manager, request, window
-from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.engine import Leap
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
@@ -65,20 +64,6 @@ def test_as_many_steps_are_taken_as_one_as_fill_no_block_and_end_no_answer() -> 
     step(one)
     step(one)
     assert Leap(one).steps_alike(one.schedule()) == 3
-
-
-def test_a_request_that_is_its_own_victim_ends_the_scan() -> None:
-    one = scheduler(num_blocks=4, policy="priority", scheduler_reserve_full_isl=False)
-    add(one, asked("a", 4, 9, start=100, priority=2), asked("b", 4, 9, start=200, priority=1))
-    add(one, asked("c", 3, 9, start=300))
-    assert step(one) == {"c": 3, "b": 4, "a": 4}
-    # The step has c, and b's need for a block; a is the victim. Then a is not there any more.
-    output = one.schedule()
-    assert output.num_scheduled_tokens == {"c": 1, "b": 1}
-    assert output.preempted_req_ids == {"a"}
-    update(one, output)
-    one.finish_requests(["c", "b"])
-    assert step(one) == {"a": 5}
 
 
 def test_finished_requests_are_told_of_once_and_their_ids_are_free() -> None:
@@ -140,15 +125,6 @@ def test_no_tokens_are_taken_beyond_what_was_asked_for() -> None:
 def test_settings_that_vllm_refuses_are_refused(choices: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         scheduler(**choices)
-
-
-def test_a_request_in_two_places_is_noticed() -> None:
-    one = scheduler()
-    add(one, asked("a", 5))
-    step(one)
-    one.waiting.add_request(one.running[0])
-    with pytest.raises(BrokenInvariantError, match="two queues"):
-        one.check()
 
 
 class Machine(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""How recordings of vLLM's scheduler write prompts and events: read by the recorders and by the tests."""
+"""How recordings of vLLM's scheduler write prompts and events."""
 
 import json
 import zlib
