@@ -31,7 +31,7 @@ CLIENT = (
     (r"asyncio\.sleep", "time.sleep"),
     (r"each_async", "each"),
     (r"grpc\.aio\.", "grpc."),
-    (r"\bTasks\b", "Threads"),
+    (r"\bTask\b", "Thread"),
 )  # fmt: skip
 TRANSPORT = (
     (r"for asynchronous clients of httpx2 and httpx:", "for blocking clients of httpx2 and httpx:"),

@@ -159,10 +159,15 @@ def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
         field = _bad_text(raw, kind.DESCRIPTOR)
         problem = "is not UTF-8" if field else f"is not a {kind.DESCRIPTOR.name}"
         raise BadRequestError(field or "request", problem) from error
-    for name, most in _names(kind.DESCRIPTOR):
+    check_names(request)
+    return request
+
+
+def check_names(request: Message) -> None:
+    """Raise BadRequestError for a name of a request of our own that is too long."""
+    for name, most in _names(request.DESCRIPTOR):
         if given := getattr(request, name):
             check_name(name, given, most)
-    return request
 
 
 @cache
@@ -213,11 +218,7 @@ def check_asked(request: pb.PickRequest | pb.ExplainRequest) -> None:
 
 
 async def check_report(request: pb.ReportRequest) -> None:
-    """Raise BadRequestError for a report without a valid booking id, or with an impossible load.
-
-    Names of a reported prompt that are too long are refused too.
-    """
-    check_reported(request)
+    """Raise BadRequestError for names of a reported prompt that are too long, or an impossible load."""
     if request.HasField("prompt"):
         for name in PROMPT_NAMES:
             check_name(f"prompt.{name}", getattr(request.prompt, name))
@@ -225,11 +226,11 @@ async def check_report(request: pb.ReportRequest) -> None:
         await check_loads(request.loads)
 
 
-def check_reported(request: pb.ReportRequest) -> None:
+def check_reported(report: pb.ReportRequest | pb.Report) -> None:
     """Raise BadRequestError for a report without a valid booking id."""
-    if not request.booking_id:
+    if not report.booking_id:
         raise BadRequestError("booking_id", "is missing")
-    _check_booking_id(request.booking_id)
+    _check_booking_id(report.booking_id)
 
 
 async def check_loads(loads: Sequence[pb.PodLoad]) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import MANY_RANKS, in_turns, tasked, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.parse import check_asked, check_loads, check_report
+from warmpath.router.calls.parse import check_asked, check_loads
 from warmpath.router.calls.pick_reply import pick_reply
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
@@ -27,7 +27,6 @@ from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import Options
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.report import check_event, report_of
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod, PodTable
@@ -201,17 +200,16 @@ class PickAnswerer:
         self, request: pb.ReportRequest, timeout: float, patience: float
     ) -> pb.ReportResponse:
         """Answer Report; for a request that went out without a pick, make one in shadow first."""
+        reports = await self.reports.checked(request)
         if request.HasField("prompt"):
-            await check_report(request)
             if not self.is_shadow:
                 raise BadRequestError("prompt", "is only for a router in shadow: serve --shadow")
             if request.event != pb.ReportRequest.STARTED or not request.pod:
                 raise BadRequestError("prompt", "needs the event STARTED, and a pod")
-            check_event(report_of(request), self._pods)
             asked = pb.PickRequest(prompt=request.prompt, booking_id=request.booking_id)
             with self.telling(await self.pick(asked, timeout, patience)):
                 pass
-        return await self.reports.report(request)
+        return await self.reports.report(request, reports)
 
     def telling(self, pick: Pick, call: Answering | None = None) -> "Telling":
         """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -10,7 +10,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
-from warmpath.router.calls.parse import check_report, check_reported
+from warmpath.router.calls.parse import check_names, check_report, check_reported
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.passed_on import PassedOn
@@ -19,12 +19,17 @@ from warmpath.router.pick.report import Report, carry_out, check_event, report_o
 from warmpath.router.pick.underway import Underway
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import check_count
 from warmpath.router.queue.held_picks import HeldPicks
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""
+REPORTS_AT_ONCE = 32
+"""Reports carried out before other tasks get a turn: as long."""
+MOST_ALSO = 256
+"""Most further reports of one call."""
 
 ENDS = ("finished", "failed")
 
@@ -77,14 +82,44 @@ class ReportAnswerer:
         """Answer Report in bytes; the result is None for one with loads or a prompt."""
         if request.loads or request.HasField("prompt"):
             return None
-        check_reported(request)
-        return KNOWN if self.take(report_of(request)) else b""
+        first, *others = [self._take(one) for one in self._reports(request)]
+        if others:
+            return pb.ReportResponse(known=first, also_known=others).SerializeToString()
+        return KNOWN if first else b""
 
-    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Answer Report."""
+    async def checked(self, request: pb.ReportRequest) -> list[Report]:
+        """Return all reports of a call. Raises BadRequestError for anything in it that cannot be."""
+        reports = self._reports(request)
         await check_report(request)
+        return reports
+
+    async def report(
+        self, request: pb.ReportRequest, reports: Iterable[Report]
+    ) -> pb.ReportResponse:
+        """Answer Report, whose checked reports these are."""
         await self.observe(request.loads)
-        return pb.ReportResponse(known=self.take(report_of(request)))
+        first, *others = [self._take(one) async for one in in_turns(reports, REPORTS_AT_ONCE)]
+        return pb.ReportResponse(known=first, also_known=others)
+
+    def _reports(self, request: pb.ReportRequest) -> list[Report]:
+        """Return all reports of a call, checked, but not its loads and its prompt."""
+        reports = [self._report(request)]
+        if also := request.also:
+            check_count("also", len(also), MOST_ALSO)
+            for position, one in enumerate(also):
+                try:
+                    check_names(one)
+                    reports.append(self._report(one))
+                except BadRequestError as error:
+                    field = f"also[{position}].{error.field}"
+                    raise BadRequestError(field, error.problem) from error
+        return reports
+
+    def _report(self, given: pb.ReportRequest | pb.Report) -> Report:
+        check_reported(given)
+        report = report_of(given)
+        check_event(report, self._pods)
+        return report
 
     def take(self, report: Report) -> bool:
         """Carry out a report, or hand it on; return False if nobody knows its booking.
@@ -92,6 +127,9 @@ class ReportAnswerer:
         Raises BadRequestError for one that contradicts itself.
         """
         check_event(report, self._pods)
+        return self._take(report)
+
+    def _take(self, report: Report) -> bool:
         now = self._clock()
         if not self._reported(report, now):
             return self._hand_on(report, now)

@@ -47,7 +47,7 @@ URGENT = frozenset({"Report"})
 MOST_PICK_BYTES = 16 << 10
 """Bytes of a client's window that the answer to a pick surely leaves unused."""
 MOST_REPORT_BYTES = 1024
-"""Most bytes of a report that is answered at once: it has no prompt, and few loads."""
+"""Most bytes of a Report that is answered at once: it has no prompt, and some twenty reports."""
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
 MOST_MESSAGES = 128
@@ -124,7 +124,19 @@ class RouterService:
         """Answer Report; the result is None if it has loads or a prompt."""
         if len(request) > MOST_REPORT_BYTES:
             return None
-        return self.picks.reports.report_at_once(parsed(pb.ReportRequest, request))
+        asked = parsed(pb.ReportRequest, request)
+        answer = self.picks.reports.report_at_once(asked)
+        if answer is not None:
+            self._meter.reported(len(asked.also))
+        return answer
+
+    async def _report(
+        self, request: pb.ReportRequest, timeout: float, patience: float
+    ) -> pb.ReportResponse:
+        """Answer Report."""
+        answer = await self.picks.report(request, timeout, patience)
+        self._meter.reported(len(request.also))
+        return answer
 
     async def score_stream(self, call: Call) -> None:
         """Answer each Score of a stream as soon as it is ready; all messages are bytes."""
@@ -272,7 +284,7 @@ class RouterService:
         """Return, by name, what answers each method with one message and one answer, except Pick."""
         picks = self.picks
         answers: dict[str, Callable[[Any, float, float], Awaitable[Message]]] = {
-            "Report": picks.report,
+            "Report": self._report,
             "Explain": picks.explain,
             "ListDecisions": lambda request, *_: picks.list_decisions(request),
             "Diagnose": lambda request, *_: picks.diagnose(request),

@@ -284,13 +284,8 @@ class Bookings:
         """Find the earlier requests of a rank without a first token, where a later one has its own."""
         # Where reports are not waited for, requests leave `waiting` when their first token is presumed.
         line = book.in_flight if self.overdue.expects_none else book.waiting
-        if booking.id not in line:
-            return
-        for earlier in line.values():
-            if earlier is booking:
-                break
-            if earlier.first_token_at is None and not earlier.is_missed:
-                self.overdue.overtaken(earlier, booking, now)
+        if booking.id in line:
+            self.overdue.overtaken(line.values(), booking, now)
 
     def _let_go(self, booking: Booking, now: float) -> bool:
         """Remove a booking from the waiting ones without a known end of its prefill.

@@ -7,7 +7,7 @@ prefill is over.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from warmpath.process.ranking import Ranking
@@ -85,22 +85,28 @@ class Overdue:
         booking.overtaken_at = None
         self._put(booking)
 
-    def overtaken(self, booking: Booking, by: Booking, now: float) -> None:
-        """Handle the first token of a later request, `by`, on a booking's rank.
+    def overtaken(self, line: Iterable[Booking], by: Booking, now: float) -> None:
+        """Handle the first token of `by`, where requests before it in their rank's `line` have none.
 
         Engines begin prompts in the order in which they come, or let short ones pass long ones. Neither
-        explains why `by` is first: the second time this happens, the report of the booking's first
+        explains why `by` is first: the second time this happens to a request, the report of its first
         token, if that should have come by now, is lost.
         """
         # The order that favours short prompts most.
         times = max(self.precedence.times, LEAST_TIMES)
-        if by.since + times * by.work.prefill < booking.since + times * booking.work.prefill:
-            return
-        if booking.overtaken_at is None:
-            booking.overtaken_at = now
-        elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
-            booking.lost_at = booking.late_at = now
-            self._put(booking)
+        place = by.since + times * by.work.prefill
+        for booking in line:
+            if booking is by:
+                return
+            if booking.first_token_at is not None or booking.is_missed:
+                continue
+            if place < booking.since + times * booking.work.prefill:
+                continue
+            if booking.overtaken_at is None:
+                booking.overtaken_at = now
+            elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
+                booking.lost_at = booking.late_at = now
+                self._put(booking)
 
     def _put(self, booking: Booking) -> None:
         self.due_at = min(self.due_at, booking.late_at)

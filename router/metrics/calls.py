@@ -110,6 +110,11 @@ class Metrics(Collector):
         if self._is_traced:
             self._exemplify(self._seconds[method,], seconds)
 
+    def reported(self, also: int) -> None:
+        """Count the further reports of an answered Report, which itself counts as the first one."""
+        if also:
+            self._requests["Report", "OK"] += also
+
     def stepped(self, step: str, seconds: float) -> None:
         self._steps[step,].add(seconds)
         if self._is_traced:

@@ -46,7 +46,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "loop_lag_seconds": histogram("How late the event loop that answers calls woke up.", LAGS),
     },
     "Calls": {
-        "requests": counter("Answered calls.", "method", "code"),
+        "requests": counter("Answered calls; each report of a Report counts.", "method", "code"),
         "refusals": counter("Refused calls, by reason.", "method", "reason"),
         "request_seconds": histogram(
             "Time from a call's arrival to its answer.", SECONDS, "method"

@@ -35,7 +35,7 @@ class Report(msgspec.Struct, frozen=True):
     """With `failed`: whether its rank refused it (`Pick.is_refused`); the contract has no such field."""
 
 
-def report_of(request: pb.ReportRequest) -> Report:
+def report_of(request: pb.ReportRequest | pb.Report) -> Report:
     """Return a report of the contract. Raises BadRequestError for an unknown event."""
     if request.event not in EVENT_NAMES:
         problem = f"is {request.event}, not an event" if request.event else "is missing"

@@ -291,6 +291,7 @@ def seeds(target: str) -> list[bytes]:
             pb.PickRequest(prompt=prompt, session_id="s", loads=[load], shadow=True).SerializeToString(),
             pb.PickRequest(prompt=listed, booking_id="name", disaggregated=True).SerializeToString(),
             pb.ReportRequest(booking_id="name", event=2, cached_tokens=5, loads=[load]).SerializeToString(),
+            pb.ReportRequest(booking_id="a", event=1, also=[pb.Report(booking_id="b", event=2)]).SerializeToString(),
             pb.Prompt(model="m", text="t", multimodal=[item]).SerializeToString(),
             pb.ListDecisionsRequest(limit=3, model="m", pod="a").SerializeToString(),
         ]  # fmt: skip

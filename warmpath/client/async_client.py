@@ -10,11 +10,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from warmpath.client.background import Tasks
+from warmpath.client.background import Task
 from warmpath.client.calls import AnyPrompt, PodLoad, prompt_of_request
 from warmpath.client.connection import (
     NOT_TAKEN,
     OPTIONS,
+    Attempts,
     Connection,
     Requests,
     StreamAnswer,
@@ -40,8 +41,8 @@ class AsyncClient(Connection):
     Calls but reports raise CallError; all raise ValueError or TypeError for what cannot be sent.
     """
 
-    def _new_background(self) -> Tasks:
-        return Tasks()
+    def _new_background(self) -> Task:
+        return Task(self._tell)
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
         if shown is None:
@@ -57,6 +58,7 @@ class AsyncClient(Connection):
     async def close(self) -> None:
         """Send waiting reports, for at most `timeout` seconds; then close, which cancels other calls."""
         await self._background.finish(self._timeout)
+        self._reports.close()
         for channel in self._end():
             await channel.close()
 
@@ -148,20 +150,25 @@ class AsyncClient(Connection):
     ) -> bool:
         """Report the progress or the end of a picked request; return whether its booking is known.
 
+        Reports that are made while a call of earlier ones is under way go together in the next call. One
+        whose caller is cancelled goes, too.
+
         Raises no CallError: a lost report does no lasting harm. It is logged, and returns False. With
         "started" a router in shadow takes the `pod` and `prompt` of a request without a pick.
         """
+        given = {
+            "booking_id": booking_id, "event": event, "cached_tokens": cached_tokens,
+            "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "pod": pod,
+            "rank": rank, "loads": loads, **({} if prompt is None else {"prompt": prompt}),
+        }  # fmt: skip
+        await self._background.catch_up()
+        told = self._told(given, timeout)
         try:
-            answer = await self._made(
-                pb.ReportResponse, timeout, booking_id=booking_id, event=event,
-                cached_tokens=cached_tokens, prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens, pod=pod, rank=rank, loads=loads,
-                **({} if prompt is None else {"prompt": prompt}),
-            )  # fmt: skip
-        except CallError as error:
-            self._warn(NOT_TAKEN, error)
-            return False
-        return answer.known
+            known: bool = await self._background.wait(told)
+        except TimeoutError:
+            self._warn(NOT_TAKEN, "no answer came in time")
+            known = False
+        return known
 
     @asynccontextmanager
     async def request(
@@ -191,8 +198,8 @@ class AsyncClient(Connection):
         Raises CallError if none of these pods is known, or for the reasons NO_POD, QUEUE_FULL and
         UNKNOWN_MODEL; ValueError or TypeError for what cannot be sent.
         """
-        await self._background.catch_up()
-        begun = Request(self._follow)
+        await self._background.catch_up(self._reports.latest)
+        begun = Request(self._told)
         asked = prompt_of_request(prompt, messages, tokens, model, self._model)
         ask = partial(self._made, pb.PickResponse, timeout, booking_id=begun.booking_id, **options)
         try:
@@ -215,21 +222,21 @@ class AsyncClient(Connection):
             self._known.remember(asked.model, answer.candidates)
         return begun
 
-    def _follow(self, request: Request) -> None:
-        self._background.start(partial(self._told, request))
-
-    async def _told(self, request: Request) -> None:
-        """Send the reports that wait in a request."""
-        while (report := request.next_report()) is not None:
-            try:
-                await self._made(pb.ReportResponse, None, **report)
-            except CallError as error:
-                # Without a pick the report is a precaution, and the failed pick was told.
-                if request.pick is not None:
-                    self._warn(NOT_TAKEN, error)
-            except (RuntimeError, ValueError):
-                # The client is closed, or its channel: it has waited for its reports.
-                return
+    async def _tell(self) -> None:
+        try:
+            while (call := self._reports.next()) is not None:
+                try:
+                    answer: pb.ReportResponse = await self._answered(Attempts(*call))
+                except CallError as error:
+                    if self._reports.failed(error.code):
+                        self._warn(NOT_TAKEN, error)
+                else:
+                    self._reports.answered(answer)
+        except BaseException as error:
+            self._reports.stop()
+            # The client is closed, or its channel: it has waited for its reports.
+            if not isinstance(error, RuntimeError | ValueError):
+                raise
 
     async def explain(
         self, prompt: AnyPrompt, *, timeout: float | None = None, **options: Unpack[PickOptions]
@@ -275,12 +282,14 @@ class AsyncClient(Connection):
                 await channel.close()
 
     async def _made(self, answer: type[Answer], timeout: float | None, **given: Any) -> Answer:
-        attempts = self._attempts(answer, timeout, given)
+        made: Answer = await self._answered(self._attempts(answer, timeout, given))
+        return made
+
+    async def _answered(self, attempts: Attempts) -> Any:
         while True:
             try:
                 async with self._stub() as stub:
-                    got: Answer = await self._asked(stub, attempts)
-                    return got
+                    return await self._asked(stub, attempts)
             except grpc.RpcError as error:
                 pause = self._pause(attempts, error)
             await asyncio.sleep(pause)

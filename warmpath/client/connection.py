@@ -1,8 +1,7 @@
 """What both clients share: settings, channels, calls, streams, and when a failed call is made again.
 
-gRPC's channels keep the credentials that they were made with, so calls after a change of certificates
-get a new channel, and the old one ends when it is idle. No sockets here: the clients make channels and
-close them.
+gRPC's channels keep their credentials: after a change of certificates calls get a new channel, and the
+old one ends when it is idle. No sockets here: the clients make channels and close them.
 
 gRPC's library has retries of its own (gRFC A6), whose rules know only methods and status codes. Whether
 a Pick may be made again depends on the request, too: one without a name of the caller's may have booked
@@ -25,6 +24,7 @@ from google.protobuf.message import Message
 from warmpath.client.calls import AnyPrompt, check_arguments, check_numbers, prompt_of, request_of
 from warmpath.client.credentials import Credentials, SettingError
 from warmpath.client.failure import CallError, failure_of
+from warmpath.client.reports import Reports, Told
 from warmpath.client.request import KnownPods
 from warmpath.client.unanswered import tells_more
 from warmpath.process.tls import TlsPaths
@@ -187,13 +187,22 @@ class Connection:
         self._is_closed = False
         self._known = KnownPods(self._rng)
         self._said_at: dict[str, float] = {}
+        self._reports = Reports()
         self._background: Any = self._new_background()
 
     def _new_background(self) -> Any:
-        """Return what sends reports behind the caller's back; None: nothing does."""
+        """Return what makes the calls of the reports that wait; None: nothing does."""
         return None
 
-    def _warn(self, said: str, error: CallError) -> None:
+    def _told(self, given: Any, timeout: float | None = None, is_precaution: bool = False) -> Told:
+        """Let a report wait for its call. Raises RuntimeError once the client is closed."""
+        attempts = self._attempts(pb.ReportResponse, timeout, given)
+        told = Told(attempts.request, attempts.end, is_precaution)
+        if self._reports.add(told):
+            self._background.start()
+        return told
+
+    def _warn(self, said: str, error: object) -> None:
         """Log `said` with the error, at most once in LOG_SECONDS."""
         now = time.monotonic()
         if now - self._said_at.get(said, -LOG_SECONDS) >= LOG_SECONDS:
@@ -236,9 +245,8 @@ class Connection:
             return [one.channel for one in left]
 
     def _attempts(self, answer: type[Message], timeout: float | None, given: Any) -> Attempts:
-        request = request_of(answer, self._model, given)
         seconds = self._timeout if timeout is None else checked_timeout(timeout)
-        return Attempts(request, time.monotonic() + seconds)
+        return Attempts(request_of(answer, self._model, given), time.monotonic() + seconds)
 
     def _asked(self, stub: Any, of: Attempts) -> Any:
         """Make a call; return its answer, or what a client of asyncio awaits."""

@@ -1,12 +1,12 @@
 """A request to an engine from its pick to its end: where to send it, and what the router is told of it.
 
-No I/O: reports wait here, in their order, until the client sends them.
+No I/O: the client sends the reports.
 """
 
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Any, Self, TypedDict
@@ -84,8 +84,8 @@ class Request:
     otherwise. Reports that cannot be delivered are dropped; such a booking expires.
     """
 
-    def __init__(self, send: Callable[["Request"], None]) -> None:
-        """Begin; `send` is called when reports wait, and takes them by `next_report`."""
+    def __init__(self, send: Callable[..., object]) -> None:
+        """Begin; `send` takes a report's arguments, and `is_precaution`: that nobody counts on it."""
         self.booking_id = uuid.uuid4().hex
         self.pick: pb.PickResponse | None = None
         """The router's answer; None if the request goes on without one."""
@@ -97,8 +97,6 @@ class Request:
         """The pod to which the request goes: the first candidate, or the last that `endpoints` gave."""
         self._send = send
         self._lock = threading.Lock()
-        self._waiting: deque[dict[str, Any]] = deque()
-        self._is_sending = False
         self._is_over = False
         self._has_first_token = False
         self._usage = Usage()
@@ -183,7 +181,6 @@ class Request:
 
         Raises `failure` if none is known, or if its reason is one of FINAL.
         """
-        # The pick may have been made though no answer came.
         self.fail()
         if failure.reason in FINAL or not known:
             raise failure
@@ -194,19 +191,13 @@ class Request:
         self.candidates = candidates
         self.endpoint = candidates[0] if candidates else None
 
-    def next_report(self) -> dict[str, Any] | None:
-        """Return the arguments of the next report to send; None: there is none for now."""
-        with self._lock:
-            self._is_sending = bool(self._waiting)
-            return self._waiting.popleft() if self._waiting else None
-
     def _report(self, event: str, **figures: Any) -> None:
         with self._lock:
             if self._is_over:
                 return
             self._is_over = event in ("finished", "failed")
-            self._waiting.append({"booking_id": self.booking_id, "event": event, **figures})
-            if self._is_sending:
-                return
-            self._is_sending = True
-        self._send(self)
+            # Without a pick it is a precaution: the pick may have been made though no answer came.
+            report = {"booking_id": self.booking_id, "event": event, **figures}
+            # It is lost if the client is closed, or an engine has counted more than a message can hold.
+            with suppress(RuntimeError, ValueError):
+                self._send(report, is_precaution=self.pick is None)

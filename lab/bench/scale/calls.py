@@ -110,33 +110,51 @@ class _Loaded:
         return (busy(self._router.pid) - begun) / rounds
 
     def picks(self, rounds: int, ranks: int) -> Iterator[Figure]:
-        """Measure Picks, then Picks with their three Reports, beside Scores of the same prompt."""
+        """Measure Picks, and Picks with their three Reports, beside Scores of the same prompt.
+
+        Reports go singly, then those of CLIENTS requests in a call, as the library sends them.
+        """
         prompt = self._prompt(TOKENS)
-        taken = {"Score": 0.0, "Pick": 0.0, "Report": 0.0}
+        taken = {"Score": 0.0, "Pick": 0.0, "Report": 0.0, "Reports": 0.0}
         for _ in range(rounds):
             self._ask("Score", [pb.ScoreRequest(prompt=prompt)] * CALLS, taken)
-            picked = self._ask("Pick", [pb.PickRequest(prompt=prompt)] * CALLS, taken)
-            for report in REPORTS:
-                requests = [pb.ReportRequest(booking_id=one.booking_id, **report) for one in picked]
-                assert all(one.known for one in self._ask("Report", requests, taken))
-        score, pick, reports = (seconds / rounds for seconds in taken.values())
+            for name, each in (("Report", 1), ("Reports", CLIENTS)):
+                picked = self._ask("Pick", [pb.PickRequest(prompt=prompt)] * CALLS, taken)
+                for report in REPORTS:
+                    told = [pb.Report(booking_id=one.booking_id, **report) for one in picked]
+                    requests = [
+                        pb.ReportRequest(booking_id=first.booking_id, also=also, **report)
+                        for first, *also in zip(*[iter(told)] * each, strict=True)
+                    ]
+                    for one in self._ask(name, requests, taken, CLIENTS // each):
+                        assert [one.known, *one.also_known] == [True] * each
+        score, pick, singly, together = (seconds / rounds for seconds in taken.values())
+        pick /= 2
         beside = f"Scores of {TOKENS:,} ids"
         for name, seconds, goal in (
             ("Picks", pick, 2.5),
-            ("Picks with their three Reports", pick + reports, 3.5),
+            ("Picks with their three Reports", pick + singly, 3.5),
+            (f"Picks with their three Reports, {CLIENTS} to a call", pick + together, 3.5),
         ):
             named = f"router: {CALLS:,} {name}, {ranks} ranks"
             yield Figure(named, seconds, "s", score, beside, goal=goal)
 
-    def _ask(self, method: str, requests: Sequence[Message], taken: dict[str, float]) -> list[Any]:
-        """Return the answers; add the router's processor seconds to those that the method has taken."""
+    def _ask(
+        self,
+        name: str,
+        requests: Sequence[Message],
+        taken: dict[str, float],
+        clients: int = CLIENTS,
+    ) -> list[Any]:
+        """Return the answers; add the router's processor seconds to those that `name` has taken."""
+        method = requests[0].DESCRIPTOR.name.removesuffix("Request")
         ask, begun = getattr(self._router.stub, method).future, busy(self._router.pid)
         answers = [
             call.result()
-            for at in range(0, len(requests), CLIENTS)
-            for call in [*map(ask, requests[at : at + CLIENTS])]
+            for at in range(0, len(requests), clients)
+            for call in [*map(ask, requests[at : at + clients])]
         ]
-        taken[method] += busy(self._router.pid) - begun
+        taken[name] += busy(self._router.pid) - begun
         return answers
 
     def _prompt(self, tokens: int) -> pb.Prompt:

@@ -48,7 +48,7 @@ def test_a_report_proves_an_answer_whose_write_has_not_ended(calls: Calls) -> No
     calls.go_on()
     name = next(reversed(calls.parts.picker._placed))
     report = pb.ReportRequest(booking_id=name, event=pb.ReportRequest.FIRST_TOKEN)
-    assert calls.loop.run_until_complete(calls.picks.reports.report(report)).known
+    assert calls.loop.run_until_complete(calls.picks.report(report, 0.0, 0.0)).known
     calls.finish()
     assert calls.parts.picker.get(name) is not None
 
@@ -100,7 +100,7 @@ TestAnyCancellation.settings = settings(max_examples=examples(30), stateful_step
 
 def report(calls: Calls, name: str, event: str = "FAILED") -> bool:
     value = pb.ReportRequest.Event.Value(event)
-    told = calls.picks.reports.report(pb.ReportRequest(booking_id=name, event=value))
+    told = calls.picks.report(pb.ReportRequest(booking_id=name, event=value), 0.0, 0.0)
     known = calls.loop.run_until_complete(told).known
     calls.turns()
     return known

@@ -13,8 +13,10 @@ import pytest
 
 from tests.h2grpc.served import ends_with
 from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing
+from tests.router.running_router import metrics_of
 from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.calls.report import REPORTS_AT_ONCE
 from warmpath.router.load.stuck import ENOUGH
 from warmpath.router.pick.options import MOST_CANDIDATES
 
@@ -193,6 +195,48 @@ async def test_bad_reports_are_refused_and_change_nothing(stand: Stand) -> None:
     assert await stand.report(name, "FINISHED", cached_tokens=110), (
         "an engine's template may make more tokens than ours: its end counts all the same"
     )
+
+
+STARTED, FIRST_TOKEN, FINISHED = (
+    pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN, pb.ReportRequest.FINISHED,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", ["nghttp2", "grpcio"])
+@pytest.mark.parametrize("picks", [2, REPORTS_AT_ONCE + 2])
+async def test_reports_of_one_call_are_carried_out_in_their_order_and_each_is_answered_and_counted(
+    tmp_path: Path, transport: str, picks: int
+) -> None:
+    async with standing(tmp_path, THREE, metrics="127.0.0.1:0", transport=transport) as stand:
+        names = [(await stand.pick(prompt())).booking_id for _ in range(picks)]
+        also = [pb.Report(booking_id=name, event=FINISHED) for name in names[1:]]
+        also += [pb.Report(booking_id="?", event=FINISHED), also[-1]]
+        request = pb.ReportRequest(booking_id=names[0], event=FIRST_TOKEN, also=also)
+        answer = await stand.stub.Report(request)
+        states = {one.booking_id: one.state for one in await stand.decisions()}
+        counts = await metrics_of(stand.http_address)
+    assert answer == pb.ReportResponse(known=True, also_known=[True] * (picks - 1) + [False] * 2)
+    assert states == dict.fromkeys(names, pb.Decision.FINISHED) | {
+        names[0]: pb.Decision.FIRST_TOKEN
+    }
+    assert counts['warmpath_requests_total{code="OK",method="Report"}'] == picks + 2
+
+
+async def test_one_bad_report_of_a_call_refuses_it_whole_by_its_place(stand: Stand) -> None:
+    name = (await stand.pick(prompt())).booking_id
+    good = pb.Report(booking_id=name, event=FINISHED)
+    for also, problem in [
+        ([pb.Report(event=FINISHED)], "also[0].booking_id: is missing"),
+        ([good, pb.Report(booking_id="x")], "also[1].event: is missing"),
+        ([good, pb.Report(booking_id="x", event=STARTED, pod="x")], "also[1].pod: is 'x'; the router knows no such pod"),
+        ([pb.Report(booking_id="x", event=FINISHED, served="s" * 4097)], "also[0].served: is longer than"),
+        ([good] * 257, "also: has more than 256 entries"),
+    ]:  # fmt: skip
+        with ends_with(grpc.StatusCode.INVALID_ARGUMENT, problem):
+            await stand.report(name, "FIRST_TOKEN", also=also)
+    [decision] = await stand.decisions()
+    assert decision.state == pb.Decision.PICKED
+    assert await stand.report(name, "FIRST_TOKEN", also=[good] * 256)
 
 
 async def test_explain_tells_what_a_cost_is_made_of_and_books_nothing(stand: Stand) -> None:

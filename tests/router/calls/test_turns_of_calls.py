@@ -205,7 +205,7 @@ def test_loads_of_all_ranks_are_taken_note_of_in_steps_before_the_one_that_answe
         await fleet.picks.pick(pb.PickRequest(prompt=pb.Prompt(model="m"), loads=LOADS), 0.0)
 
     report = pb.ReportRequest(booking_id="x", event=pb.ReportRequest.FAILED, loads=LOADS)
-    call = pick() if method == "pick" else fleet.picks.reports.report(report)
+    call = pick() if method == "pick" else fleet.picks.report(report, 0.0, 0.0)
     steps = [one for one in work.steps(call) if one]
     answers = "reserve" if method == "pick" else "ended"
     assert steps[-1] == {answers: 1}
@@ -218,5 +218,5 @@ def test_impossible_loads_are_refused_before_any_is_taken_note_of() -> None:
     loads = [*LOADS, pb.PodLoad(pod="pod-0", kv_usage=2.0)]
     report = pb.ReportRequest(booking_id="x", event=pb.ReportRequest.FAILED, loads=loads)
     with pytest.raises(BadRequestError, match=rf"loads\[{PODS}\]\.kv_usage: is 2\.0, not 0 to 1"):
-        asyncio.run(fleet.picks.reports.report(report))
+        asyncio.run(fleet.picks.report(report, 0.0, 0.0))
     assert not fleet.parts.loads._seen

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Self
 
 import grpc
@@ -47,8 +48,12 @@ class ScriptedRouter:
     metadata: list[dict[str, Any]] = field(default_factory=list)
     address: str = ""
     hangs: bool = False
+    gate: asyncio.Event | None = None
+    """Calls wait for it, if there is one."""
     only: str = ""
     """The method that the script is for; empty: all of them."""
+    is_old: bool = False
+    """Whether it is of a version that passes over further reports of a call."""
 
     @property
     def methods(self) -> list[str]:
@@ -75,14 +80,37 @@ class ScriptedRouter:
             self.metadata.append(dict(context.invocation_metadata() or ()))
             if self.hangs:
                 await asyncio.Event().wait()
+            if self.gate is not None:
+                await self.gate.wait()
             is_scripted = self.script and self.only in ("", name)
             line = self.script.popleft() if is_scripted else reply()
             if isinstance(line, Refuse):
                 await context.abort(line.code, line.text, line.trailing)
             assert isinstance(line, Message)
+            if isinstance(line, pb.ReportResponse) and not self.is_old:
+                also = len(request.also)  # type: ignore[attr-defined]
+                return pb.ReportResponse(known=line.known, also_known=[line.known] * also)
             return line
 
         return answer
+
+    def reports(self) -> list[pb.Report]:
+        """Return the reports that it has carried out, the repeated ones of a call's attempts once."""
+        calls = [request for method, request in self.asked if method == "Report"]
+        return [
+            pb.Report.FromString(one.SerializeToString())
+            for call, _ in groupby(calls)
+            for one in (
+                pb.ReportRequest(
+                    **{
+                        field.name: value
+                        for field, value in call.ListFields()
+                        if field.name != "also"
+                    }
+                ),
+                *(() if self.is_old else call.also),
+            )
+        ]
 
     async def _stream(
         self, requests: AsyncIterator[pb.ScoreRequest], context: grpc.aio.ServicerContext[Any, Any]

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from itertools import groupby
 from typing import Any, Literal
 
 import grpc
@@ -52,28 +51,28 @@ def use(request: Request, steps: list[Step], left: Exit) -> None:
         raise asyncio.CancelledError
 
 
-def reports_of(steps: list[Step], left: Exit, *, is_picked: bool) -> list[pb.ReportRequest]:
+def reports_of(steps: list[Step], left: Exit, *, is_picked: bool) -> list[pb.Report]:
     """Return the reports that the router must get, without their booking."""
-    event = pb.ReportRequest
+    event, report = pb.ReportRequest, pb.Report
     if not is_picked:
-        return [event(event=event.FAILED)]
-    told: list[pb.ReportRequest] = []
+        return [report(event=event.FAILED)]
+    told: list[pb.Report] = []
     counted: dict[str, int] = {}
     tried = 0
     for number, step in enumerate([*steps, "finish" if left == "return" else "fail"]):
         if step == "next":
             tried += 1
             if tried == 2:
-                told.append(event(event=event.STARTED, pod="b", rank=1))
+                told.append(report(event=event.STARTED, pod="b", rank=1))
         elif step == "usage":
             counted = {"prompt_tokens": 9, "cached_tokens": 4, "output_tokens": number}
         elif step == "first_token":
-            if event(event=event.FIRST_TOKEN) not in told:
-                told.append(event(event=event.FIRST_TOKEN))
+            if report(event=event.FIRST_TOKEN) not in told:
+                told.append(report(event=event.FIRST_TOKEN))
         elif step == "finish":
-            return [*told, event(event=event.FINISHED, **counted)]  # type: ignore[arg-type]
+            return [*told, report(event=event.FINISHED, **counted)]  # type: ignore[arg-type]
         else:
-            return [*told, event(event=event.FAILED)]
+            return [*told, report(event=event.FAILED)]
     raise AssertionError
 
 
@@ -107,25 +106,32 @@ async def live(kind: str, address: str, steps: list[Step], left: Exit) -> None:
     lost=st.lists(st.integers(0, 2), max_size=6),
     lost_picks=st.integers(0, 3),
     how=st.sampled_from((AWAY, ENDING)),
+    is_old=st.booleans(),
 )
 @settings(max_examples=examples(400), deadline=None)
 def test_whatever_fails_when_the_router_learns_of_each_step_once_in_order(
-    kind: str, steps: list[Step], left: Exit, lost: list[int], lost_picks: int, how: Refuse
+    kind: str,
+    steps: list[Step],
+    left: Exit,
+    lost: list[int],
+    lost_picks: int,
+    how: Refuse,
+    is_old: bool,
 ) -> None:
     async def check() -> None:
         is_picked = lost_picks < 3
         async with scripted() as router:
+            router.is_old = is_old
             router.script.extend([how] * lost_picks)
             router.script.extend([PICKED] if is_picked else [])
             for times in lost:
                 router.script.extend([*[how] * times, TAKEN])
             await live(kind, router.address, steps, left)
-        reports = [request for method, request in router.asked if method == "Report"]
-        assert len({one.booking_id for _, one in router.asked}) == 1
+        reports = router.reports()
+        assert len({one.booking_id for one in (router.asked[0][1], *reports)}) == 1
         for one in reports:
             one.booking_id = ""
-        told = [report for report, _ in groupby(reports)]
-        assert told == reports_of(steps, left, is_picked=is_picked)
+        assert reports == reports_of(steps, left, is_picked=is_picked)
 
     asyncio.run(check())
 

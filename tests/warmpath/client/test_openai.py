@@ -221,8 +221,8 @@ async def endless(request: web.Request) -> web.StreamResponse:
             return response
 
 
-def reports(router: ScriptedRouter) -> list[pb.ReportRequest]:
-    found = [one for method, one in router.asked if method == "Report"]
+def reports(router: ScriptedRouter) -> list[pb.Report]:
+    found = router.reports()
     for one in found:
         one.booking_id = ""
     return found
@@ -247,10 +247,10 @@ async def test_a_pod_that_cannot_be_reached_is_left_for_the_next_one(
         assert (answer.status, len(seen)) == (200, 1)
         assert (seen[0].path_qs, await seen[0].text()) == (f"{PATH}?a=b", '{"n":1}')
         assert (seen[0].headers["host"], seen[0].headers["x-data-parallel-rank"]) == (address, "1")
-    event = pb.ReportRequest
+    event, report = pb.ReportRequest, pb.Report
     assert reports(router) == [
-        event(event=event.STARTED, pod="pod-1", rank=1),
-        event(event=event.FINISHED, prompt_tokens=9, output_tokens=2),
+        report(event=event.STARTED, pod="pod-1", rank=1),
+        report(event=event.FINISHED, prompt_tokens=9, output_tokens=2),
     ]
 
 
@@ -261,7 +261,7 @@ async def test_where_no_pod_can_be_reached_the_caller_gets_the_error(
     router.script.append(picks(closed_port(), closed_port()))
     with pytest.raises(httpx2.ConnectError):
         await post(kind, router.address, f"http://nowhere.invalid{PATH}", {})
-    assert reports(router)[-1] == pb.ReportRequest(event=pb.ReportRequest.FAILED)
+    assert reports(router)[-1] == pb.Report(event=pb.ReportRequest.FAILED)
 
 
 @KINDS
@@ -276,9 +276,9 @@ async def test_a_response_that_is_left_or_an_error_is_reported_as_failed(
         url = f"http://nowhere.invalid{PATH}"
         await post(kind, router.address, url, {}, chunks=1)
         assert (await post(kind, router.address, url, {})).status == 400
-    event = pb.ReportRequest
+    event, report = pb.ReportRequest, pb.Report
     assert reports(router) == [
-        event(event=event.FIRST_TOKEN), event(event=event.FAILED), event(event=event.FAILED),
+        report(event=event.FIRST_TOKEN), report(event=event.FAILED), report(event=event.FAILED),
     ]  # fmt: skip
 
 

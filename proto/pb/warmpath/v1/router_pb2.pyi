@@ -1052,6 +1052,7 @@ class ReportRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SERVED_FIELD_NUMBER: _builtins.int
     ROUTER_FIELD_NUMBER: _builtins.int
+    ALSO_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """The id of the pick, from its request or its answer."""
     event: Global___ReportRequest.Event.ValueType
@@ -1084,6 +1085,13 @@ class ReportRequest(_message.Message):
         and compares that pod with the one that it would have picked. `booking_id` is then as in PickRequest.
         """
 
+    @_builtins.property
+    def also(self) -> _containers.RepeatedCompositeFieldContainer[Global___Report]:
+        """Further reports, at most 256, carried out after this one and in their order: a call costs the router more
+        than a report. All are checked first: a faulty one, which the error names (`also[3].booking_id`), refuses
+        the call, and none is carried out.
+        """
+
     def __init__(
         self,
         *,
@@ -1098,10 +1106,11 @@ class ReportRequest(_message.Message):
         prompt: Global___Prompt | None = ...,
         served: _builtins.str = ...,
         router: _builtins.str = ...,
+        also: _abc.Iterable[Global___Report] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "router", b"router", "served", b"served"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "also", b"also", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "router", b"router", "served", b"served"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
@@ -1119,10 +1128,67 @@ class ReportRequest(_message.Message):
 Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
 @_typing.final
+class Report(_message.Message):
+    """A further report of a call; each field is as in ReportRequest, and has its number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOKING_ID_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
+    ROUTER_FIELD_NUMBER: _builtins.int
+    booking_id: _builtins.str
+    event: Global___ReportRequest.Event.ValueType
+    cached_tokens: _builtins.int
+    output_tokens: _builtins.int
+    pod: _builtins.str
+    rank: _builtins.int
+    prompt_tokens: _builtins.int
+    served: _builtins.str
+    router: _builtins.str
+    def __init__(
+        self,
+        *,
+        booking_id: _builtins.str = ...,
+        event: Global___ReportRequest.Event.ValueType = ...,
+        cached_tokens: _builtins.int | None = ...,
+        output_tokens: _builtins.int | None = ...,
+        pod: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        prompt_tokens: _builtins.int | None = ...,
+        served: _builtins.str = ...,
+        router: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "output_tokens", b"output_tokens", "pod", b"pod", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "router", b"router", "served", b"served"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
+    _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__output_tokens: _TypeAlias = _typing.Literal["output_tokens"]  # noqa: Y015
+    _WhichOneofArgType__output_tokens: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_tokens: _TypeAlias = _typing.Literal["prompt_tokens"]  # noqa: Y015
+    _WhichOneofArgType__prompt_tokens: _TypeAlias = _typing.Literal["_prompt_tokens", b"_prompt_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_tokens) -> _WhichOneofReturnType__cached_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__output_tokens) -> _WhichOneofReturnType__output_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
+
+Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
 class ReportResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KNOWN_FIELD_NUMBER: _builtins.int
+    ALSO_KNOWN_FIELD_NUMBER: _builtins.int
     known: _builtins.bool
     """False if the booking is unknown: it has ended or expired, or belongs to a router that shares no
     bookings; and if too many reports wait. True also if the report is handed on: an id that a router made
@@ -1130,14 +1196,21 @@ class ReportResponse(_message.Message):
     report for a router that stands still, or while Redis is away, waits for them for as long as a booking
     lives.
     """
+    @_builtins.property
+    def also_known(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """The same of each report in `also`. Empty if the router is of a version without it, and has carried out only
+        the first report: send the others again, each by itself.
+        """
+
     def __init__(
         self,
         *,
         known: _builtins.bool = ...,
+        also_known: _abc.Iterable[_builtins.bool] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_known", b"also_known", "known", b"known"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

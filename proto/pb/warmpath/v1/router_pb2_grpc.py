@@ -105,7 +105,8 @@ class RouterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing.
+        """Reports the progress or the end of one picked request, or of several. Idempotent: a repeated report changes
+        nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,7 +49,9 @@ class RouterStub:
     error: a prompt that cannot be tokenised counts by its length.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_router_pb2.ReportRequest, _router_pb2.ReportResponse]
-    """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing."""
+    """Reports the progress or the end of one picked request, or of several. Idempotent: a repeated report changes
+    nothing.
+    """
     Explain: _grpc.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]
     """Returns the choice that Pick would make for a prompt, and the reasons. Books nothing."""
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListDecisionsRequest, _router_pb2.ListDecisionsResponse]
@@ -76,7 +78,9 @@ class RouterAsyncStub(RouterStub):
     error: a prompt that cannot be tokenised counts by its length.
     """
     Report: _aio.UnaryUnaryMultiCallable[_router_pb2.ReportRequest, _router_pb2.ReportResponse]  # type: ignore[assignment]
-    """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing."""
+    """Reports the progress or the end of one picked request, or of several. Idempotent: a repeated report changes
+    nothing.
+    """
     Explain: _aio.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]  # type: ignore[assignment]
     """Returns the choice that Pick would make for a prompt, and the reasons. Books nothing."""
     ListDecisions: _aio.UnaryUnaryMultiCallable[_router_pb2.ListDecisionsRequest, _router_pb2.ListDecisionsResponse]  # type: ignore[assignment]
@@ -124,7 +128,9 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ReportResponse, _abc.Awaitable[_router_pb2.ReportResponse]]:
-        """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing."""
+        """Reports the progress or the end of one picked request, or of several. Idempotent: a repeated report changes
+        nothing.
+        """
 
     @_abc_1.abstractmethod
     def Explain(
