@@ -10,7 +10,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +23,7 @@ from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
 from warmpath.lab.bench.stand.servers import Fleet, medians
 from warmpath.lab.bench.stand.words import text_of
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store.contract import PrefixStore
-from warmpath.prefixstore.store.lru import LruStore
-from warmpath.prefixstore.store.trie import TrieStore
+from warmpath.prefixstore.store import PrefixStore
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.prefixstore.workers import Workers
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -40,10 +37,6 @@ PATTERN = (
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 )
-STORES: dict[str, Callable[[], PrefixStore]] = {
-    "lru": lambda: LruStore(1 << 28, b"bench"),
-    "trie": lambda: TrieStore(1 << 28),
-}
 PODS = 8
 
 
@@ -53,9 +46,7 @@ def measure(*, quick: bool) -> list[Figure]:
         folder = Path(name)
         tokenizer = new_tokenizer()
         tokenizer.save(str(folder / "tokenizer.json"))
-        figures = []
-        for store in STORES:
-            figures += asyncio.run(_stored(store, folder, tokenizer, prompts=8 if quick else 40))
+        figures = asyncio.run(_stored(folder, tokenizer, prompts=8 if quick else 40))
     return [*figures, *_scored(quick=quick)]
 
 
@@ -82,11 +73,14 @@ def new_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) -> list[Figure]:
-    """Measure one kind of store beside the tokenizer alone, a prompt after the other."""
+async def _stored(folder: Path, theirs: Tokenizer, *, prompts: int) -> list[Figure]:
+    """Measure the store of texts beside the tokenizer alone, a prompt after the other."""
     ours = FolderTokenizer(folder)
     pool = TokenizerPool(
-        STORES[store], Workers(1, hang_seconds=60, most_lost=0), max_prompts=1, max_bytes=1 << 30
+        lambda: PrefixStore(1 << 28, 7),
+        Workers(1, hang_seconds=60, most_lost=0),
+        max_prompts=1,
+        max_bytes=1 << 30,
     )
     library = library_text()
     texts = [
@@ -144,22 +138,22 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
     text_bytes = sum(len(text.encode()) for text in texts)
     return [
         Figure(
-            f"{store}: prompt of 40 KB, 38 KB of it known, to keys", us["grown"], "us",
+            "prompt of 40 KB, 38 KB of it known, to keys", us["grown"], "us",
             us["whole"], "encoding the whole text", goal=1 / 15,
         ),
         Figure(
-            f"{store}: the same", us["grown"], "us", us["new"],
+            "the same", us["grown"], "us", us["new"],
             "encoding the new 2 KB alone", goal=1.25,
         ),
-        Figure(f"{store}: prompt of 40 KB, all known, to keys", us["known"], "us"),
+        Figure("prompt of 40 KB, all known, to keys", us["known"], "us"),
         *(
             Figure(
-                f"{store}: new prompt of {size} KB to keys", us[keys_of], "us", us[alone],
+                f"new prompt of {size} KB to keys", us[keys_of], "us", us[alone],
                 "tokenizers alone", goal=0.15,
             )
             for size, keys_of, alone in ((38, "cold", "alone"), (300, "long", "long alone"))
         ),
-        Figure(f"{store}: kept", stats.bytes, "bytes", text_bytes, "the prompts' bytes"),
+        Figure("prefix store: kept", stats.bytes, "bytes", text_bytes, "the prompts' bytes"),
     ]  # fmt: skip
 
 
