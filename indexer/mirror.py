@@ -23,7 +23,7 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.trust import Trust
-from warmpath.indexer.watch.pulse import Pulse
+from warmpath.indexer.watch.watched_source import Pulse
 
 UNFOLLOWED = "the process of this router that follows it has not begun to"
 """The reason of a rank that has no row."""

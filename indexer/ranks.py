@@ -19,8 +19,7 @@ from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import PROMISED_SECONDS
-from warmpath.indexer.watch.pulse import Pulse
-from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.indexer.watch.watched_source import Pulse, WatchedRank
 
 if TYPE_CHECKING:  # it needs Numba, of which an error of `embedded` tells before
     from warmpath.indexer.processes.publish import Publisher

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from warmpath.prefixstore.cuts.slices import CUT_BYTES, FAST_SLICE, SLICE, slices_of
+from warmpath.prefixstore.cuts.proof import CUT_BYTES, FAST_SLICE, SLICE, slices_of
 from warmpath.prefixstore.rechecks import Rechecks
 from warmpath.prefixstore.store import Entry, PrefixStore
 from warmpath.prefixstore.tokenizers.tokenizer import (
@@ -28,8 +28,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     TokenizerUnavailableError,
     check_text,
 )
-from warmpath.prefixstore.waiting import ClosedError, Waiting
-from warmpath.prefixstore.workers import Workers, WorkFailedError, outcome
+from warmpath.prefixstore.workers import ClosedError, Waiting, Workers, WorkFailedError, outcome
 
 INLINE_BYTES = 4096
 """An unknown rest up to this length may be tokenised on the loop, in about a millisecond.

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
-from warmpath.prefixstore.waiting import Waiting
-from warmpath.prefixstore.workers import Workers, WorkFailedError
+from warmpath.prefixstore.workers import Waiting, Workers, WorkFailedError
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Remembers the tokens of beginnings of texts: a hash table from a beginning's digest to its last entry.
 
-A text comes as slices (`prefixstore.cuts.slices`). For each slice, together with everything before it,
+A text comes as slices (`prefixstore.cuts.proof`). For each slice, together with everything before it,
 the store remembers the tokens up to the last cut before its end, and the block keys that those tokens
 complete. The digest is chained over the slices (XXH3, 128 bits, over the previous digest and the slice),
 so the text itself is not kept. A seed that only the process knows keeps others from preparing two texts

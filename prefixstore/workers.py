@@ -4,7 +4,7 @@ A thread that hangs is given up and does not delay the process's exit.
 
 An executor's threads are joined at the interpreter's exit, so a download that hangs would keep the
 process from ending; the threads here are daemons. A thread cannot be killed, so its memory is lost until
-its work ends.
+its work ends. `Waiting` counts the texts or chats that wait for them, and refuses too many.
 """
 
 import asyncio
@@ -162,3 +162,40 @@ def isolated(module: str) -> tuple[str, ...]:
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {module} as m; sys.exit(m.main())"
     )
     return "-I", "-c", code
+
+
+class FullError(Exception):
+    """A text or chat is refused because too many, or too many bytes, wait already."""
+
+
+class ClosedError(Exception):
+    """The tokenizer pool or the renderer was closed."""
+
+
+class Waiting:
+    """Counts what waits; in errors, "4 `things` wait `aim`": "chats", "to be rendered", say."""
+
+    def __init__(self, things: str, aim: str, *, most: int, most_bytes: int) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.refused = 0
+        """How many were refused because too many, or too many bytes, were waiting."""
+        self._things = things
+        self._aim = aim
+        self._most = most
+        self._most_bytes = most_bytes
+
+    def enter(self, size: int) -> None:
+        """Count one more, of `size` bytes. Raises FullError."""
+        if self.count >= self._most or self.bytes + size > self._most_bytes:
+            self.refused += 1
+            raise FullError(
+                f"{self.count} {self._things} of {self.bytes} bytes wait {self._aim}; at most "
+                f"{self._most} may, and limits.max-queued-bytes is {self._most_bytes}"
+            )
+        self.count += 1
+        self.bytes += size
+
+    def leave(self, size: int) -> None:
+        self.count -= 1
+        self.bytes -= size

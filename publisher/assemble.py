@@ -37,7 +37,7 @@ from warmpath.process.address import HostPort, is_loopback
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 from warmpath.process.http_listener import http_listener
-from warmpath.process.listen import GRPC_OPTIONS
+from warmpath.process.listener import GRPC_OPTIONS
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths, auth_context

@@ -25,8 +25,8 @@ from warmpath.cli.index.access import HEALS, MOST_NAMED, AccessError, damage
 from warmpath.cli.index.command import FILES, opened
 from warmpath.cli.index.stats import read_servers
 from warmpath.indexer.engines.table import ENGINES
+from warmpath.indexer.follow.dial import Tap
 from warmpath.indexer.follow.endpoint import rank_endpoint
-from warmpath.indexer.follow.tap import Tap
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
 from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words

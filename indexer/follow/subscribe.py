@@ -20,10 +20,19 @@ from warmpath.indexer.follow.backlog import (
     Backlog,
     drain,
 )
-from warmpath.indexer.follow.dial import CONNECTED, GONE, answered, dial, monitored, name_in
+from warmpath.indexer.follow.dial import (
+    CONNECTED,
+    END,
+    GONE,
+    answered,
+    dial,
+    is_sequence,
+    monitored,
+    name_in,
+    replay_frames,
+)
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
-from warmpath.indexer.follow.tap import END, is_sequence, replay_frames
 from warmpath.indexer.stream.replay import AskReplay
 
 log = logging.getLogger(__name__)

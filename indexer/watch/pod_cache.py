@@ -24,7 +24,7 @@ from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.indexer.trust import Level, Trust
-from warmpath.indexer.watch.pulse import Pulse
+from warmpath.indexer.watch.watched_source import Pulse
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 DELTA_BYTES = 64

@@ -5,6 +5,7 @@ Sans-I/O: `indexer.watch.client` has the connection.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
@@ -19,6 +20,37 @@ from warmpath.indexer.stream.replay import MOST_SEQUENCE
 from warmpath.indexer.trust import LOST_ROOM, MOST_REASON, PROMISED_SECONDS, Level, Trust
 from warmpath.process.logs import shortened
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+
+STEP = 0.05
+"""Least seconds between two beats that count: ZeroMQ's thread gets so much time to read its sockets."""
+BEATS = 3
+"""Beats until a message that came before the first was surely read: ZeroMQ's thread has taken it from
+the socket by the second, and the loop has taken it from that thread by the third."""
+
+
+class Pulse:
+    """Records when an event loop ran, to know up to when it has read all messages. Times are seconds.
+
+    A process that was stopped, or got no processor time, finds everything that was sent to it meanwhile
+    in its sockets when it goes on. Until then it cannot know that it is behind.
+    """
+
+    def __init__(self) -> None:
+        self._beats: deque[float] = deque(maxlen=BEATS)
+
+    def beat(self, now: float) -> None:
+        if not self._beats or now - self._beats[-1] >= STEP:
+            self._beats.append(now)
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._beats) == BEATS
+
+    @property
+    def known_until(self) -> float:
+        """The last moment of which all messages were taken; minus infinity before the first."""
+        return self._beats[0] if self.is_known else -math.inf
+
 
 MOST_BLOCKS = 1 << 53
 """The most blocks of a rank: pages and metrics count in floats, which have each number up to this."""

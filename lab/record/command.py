@@ -26,8 +26,8 @@ import zmq
 import zmq.asyncio
 from aiohttp import web
 
+from warmpath.indexer.follow.dial import END, Tap
 from warmpath.indexer.follow.endpoint import endpoint_problem
-from warmpath.indexer.follow.tap import END, Tap
 from warmpath.lab.record.exchange import RecordedExchange
 from warmpath.process.address import HostPort, is_host_port
 from warmpath.process.command_line import command_parser, in_words

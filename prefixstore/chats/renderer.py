@@ -26,7 +26,7 @@ from warmpath.prefixstore.chats.render_worker import (
     RenderTimeoutError,
     RenderWorker,
 )
-from warmpath.prefixstore.waiting import ClosedError, Waiting
+from warmpath.prefixstore.workers import ClosedError, Waiting
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 import tokenizers
 
-from warmpath.prefixstore.cuts.proof import cuts_of, puts_space_in_front
-from warmpath.prefixstore.cuts.slices import cut_finder
+from warmpath.prefixstore.cuts.proof import cut_finder, cuts_of, puts_space_in_front
 from warmpath.prefixstore.tokenizers.added_tokens import add_missing, described
 from warmpath.prefixstore.tokenizers.fast_encoder import FastEncoder, disagreement
 from warmpath.prefixstore.tokenizers.growth import checked_growth

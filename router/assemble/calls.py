@@ -27,7 +27,7 @@ from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.blindness import Blindness
 from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.ending import Drain
-from warmpath.router.endpoint_picker.answers import AnswerLog
+from warmpath.router.endpoint_picker.access_log import AnswerLog
 from warmpath.router.endpoint_picker.pick import EndpointPicks, engine_of
 from warmpath.router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR

@@ -13,8 +13,7 @@ from warmpath.router.config.schema import Config
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.peers.siblings import Siblings
 from warmpath.router.readiness import Readiness
-from warmpath.router.tracing.steps import Steps
-from warmpath.router.tracing.tracer import Tracer
+from warmpath.router.tracing.steps import Steps, Tracer
 
 
 @dataclass(frozen=True, slots=True)

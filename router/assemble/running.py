@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,14 +14,16 @@ from warmpath.indexer.compiled.memory import File
 from warmpath.indexer.ranks import Ingest
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.process.command_line import version
+from warmpath.process.http_listener import http_listener
 from warmpath.process.loop import watch_lag
 from warmpath.process.reread import keep_current
 from warmpath.router.access.entrance import entrance
 from warmpath.router.assemble.calls import Calls, calls, methods
 from warmpath.router.assemble.index import Indexed, index
 from warmpath.router.assemble.means import Means, OneOfSeveral, ShadowMode
-from warmpath.router.assemble.pages import pages
 from warmpath.router.assemble.picks import Picks, picks
+from warmpath.router.assemble.scraped import scraped
 from warmpath.router.calls import llmd
 from warmpath.router.calls.server import limits_of, serving
 from warmpath.router.calls.service import SERVICE, AdmissionGate
@@ -29,6 +32,10 @@ from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
 from warmpath.router.endpoint_picker.plain_calls import PlainCalls
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.pages import dynamo
+from warmpath.router.pages.json_calls import json_calls
+from warmpath.router.pages.listener import MetricsPage, Pages, file_pages, http_app
+from warmpath.router.pages.live_stream import LIVE, LiveStream, Views
 from warmpath.router.peers.siblings import siblings
 from warmpath.router.pods.probe import Links
 from warmpath.router.pods.table import Pod
@@ -44,8 +51,52 @@ from warmpath.router.readiness import (
     pods_are_covered,
     tokenizers_are_loaded,
 )
-from warmpath.router.tracing.steps import Steps
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Steps, Tracer
+
+
+async def pages(
+    means: Means, indexed: Indexed, *, texts: Texts, chosen: Picks, calls: Calls
+) -> str:
+    """Serve HTTP until `means.stack` closes; return host:port, empty if none is configured."""
+    views = Views(
+        indexed.pods,
+        chosen.picking.loads,
+        chosen.attribution,
+        means.readiness,
+        calls.service.picks.blindness,
+        held=calls.service.picks.held,
+        version=version(),
+        host=socket.gethostname(),
+        clock=time.monotonic,
+        wall_offset=chosen.wall_offset,
+        begun=time.monotonic(),
+        is_shadow=means.shadow is not None,
+        log=calls.feed.view if calls.feed else lambda: None,
+    )
+    live = LiveStream(views, calls.service.picks.list_decisions)
+    means.keep("remembering the last hour", live.remember)
+    limits = means.config.limits
+    most, tracer = limits.max_prompt_bytes, means.tracer
+    overlaps = dynamo.Overlaps(calls.service.answerer, limits.max_prompt_tokens)
+    steps = partial(scraped, means, indexed, texts, chosen, calls)
+    metrics = MetricsPage(steps, clock=time.monotonic)
+    served = Pages(
+        posts={
+            **dynamo.pages(calls.service, overlaps, most, tracer),
+            **json_calls(calls.service, most, tracer),
+        },
+        gets={LIVE: live.page, "/metrics": metrics.page},
+        files=file_pages(),
+    )
+    listen, enter = means.config.server.metrics_listen, means.enter
+    if not listen:
+        return ""
+    app = http_app(means.readiness, enter, means.metrics, pages=served, sources=indexed.states)
+    tls = enter.tls.http_context if enter.tls is not None else None
+    http = http_listener(app, listen, named="server.metrics-listen", tls=tls)
+    address = await means.stack.enter_async_context(http)
+    means.stack.callback(live.end)
+    return address
 
 
 @dataclass(frozen=True, slots=True)

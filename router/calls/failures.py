@@ -10,7 +10,7 @@ import grpc
 from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from warmpath.prefixstore.waiting import ClosedError, FullError
+from warmpath.prefixstore.workers import ClosedError, FullError
 from warmpath.process.logs import shortened
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError

@@ -40,8 +40,7 @@ from warmpath.router.prompt.token_prompt import ReadPrompt, blinded
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
-from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.router.tracing.tracer import Attributes
+from warmpath.router.tracing.steps import NO_STEPS, Attributes, Step, Steps
 from warmpath.router.transport.call import Answering
 
 ENGINE: Callable[[Pod], str] = attrgetter("engine")

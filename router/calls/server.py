@@ -20,14 +20,13 @@ from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.process.command_line import in_words
 from warmpath.process.health import HealthService
-from warmpath.process.listen import HALF_OF_DESCRIPTORS
-from warmpath.process.listener import Place
+from warmpath.process.listener import HALF_OF_DESCRIPTORS, Place
 from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import ServerTls
 from warmpath.router.calls.intake import MESSAGE_SECONDS
 from warmpath.router.config.schema import Config
 from warmpath.router.readiness import LISTENING, Readiness
-from warmpath.router.tracing.tracer import Span, Tracer
+from warmpath.router.tracing.steps import Span, Tracer
 from warmpath.router.transport.call import Call
 from warmpath.router.transport.grpcio import GrpcioServer
 from warmpath.router.transport.nghttp2 import Nghttp2Server

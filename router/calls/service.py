@@ -35,8 +35,7 @@ from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.plain import PlainPrompt, cut_prompt
 from warmpath.router.queue.request import Asker
-from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_SPAN, NO_TRACER, Span, Tracer
+from warmpath.router.tracing.steps import NO_SPAN, NO_TRACER, Span, Tracer, request_id_of
 from warmpath.router.transport.call import Call
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]

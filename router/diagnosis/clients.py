@@ -16,8 +16,8 @@ import msgspec
 
 from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES, common_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.diagnosis.attribution import TokenCounts
 from warmpath.router.diagnosis.place import place_of
-from warmpath.router.diagnosis.token_counts import TokenCounts
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Ask, Choice

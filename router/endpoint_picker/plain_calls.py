@@ -52,8 +52,7 @@ from warmpath.router.endpoint_picker.protocol import (
 )
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.queue.request import Asker
-from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_SPAN, Span
+from warmpath.router.tracing.steps import NO_SPAN, Span, request_id_of
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,7 @@ from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.report import Report
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
-from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_SPAN, NO_TRACER, Span, Tracer
+from warmpath.router.tracing.steps import NO_SPAN, NO_TRACER, Span, Tracer, request_id_of
 from warmpath.router.transport.call import Answering, Call, refused
 
 log = logging.getLogger(__name__)

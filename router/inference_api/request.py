@@ -1,4 +1,4 @@
-"""An inference request as a pick needs it, and why a body has no prompt for one."""
+"""An inference request as a pick needs it, why a body has no prompt for one, and its media type."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.renderer import ProcessRenderer
-from warmpath.prefixstore.waiting import ClosedError, FullError
+from warmpath.prefixstore.workers import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
@@ -88,3 +88,19 @@ async def traits_of(
         return await renderer.traits(models.resolve(model)[0].name, seconds)
     except (ClosedError, FullError, KeyError, TemplateError, UnknownModelError):
         return None
+
+
+ENCODED = "encoded"
+"""The kind of a content that is compressed, which is never decompressed."""
+
+
+def kind_of(content_type: str, content_encoding: str) -> str:
+    """Return the media type by the headers of these names, or ENCODED; empty if they name none."""
+    if content_encoding.strip().lower() not in ("", "identity"):
+        return ENCODED
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Return whether a content of this kind may be JSON."""
+    return kind in ("", "application/json") or kind.endswith("+json")

@@ -20,7 +20,7 @@ import msgspec
 
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.json_values import JsonValues, Paths
-from warmpath.router.inference_api.media_type import is_json, kind_of
+from warmpath.router.inference_api.request import is_json, kind_of
 
 LEAST_ERROR = 400
 """HTTP statuses from here on mean that the engine has not computed the request."""

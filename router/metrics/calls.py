@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from warmpath.proto.errors import Reason
 from warmpath.router.metrics.declared import DECLARED, metric, single
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 COUNTERS = ("requests", "refusals", "kept_out", "endpoint_picks")
 OVERLOADED = Reason.Name(Reason.OVERLOADED)

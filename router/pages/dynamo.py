@@ -19,7 +19,7 @@ from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, raw_fields
 from warmpath.router.prompt.models import UnknownModelError
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 from warmpath.scorer.match import TIERS, Match
 
 

@@ -26,7 +26,7 @@ from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.pages.listener import LIMIT, Page, call_page
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
 from warmpath.router.prompt.bodies.fields import FieldError, check_values
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 PATH = "/api/v1/"
 METHODS: Sequence[str] = ("Score", "Explain", "ListPods", "ListDecisions", "Diagnose")

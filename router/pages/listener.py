@@ -28,7 +28,7 @@ from warmpath.router.calls.service import Answer
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pods.discover import SourceState
 from warmpath.router.readiness import Readiness
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     Tokenizer,
     TokenizerUnavailableError,
 )
-from warmpath.prefixstore.waiting import ClosedError, FullError
+from warmpath.prefixstore.workers import ClosedError, FullError
 from warmpath.process.loop import tasked
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError

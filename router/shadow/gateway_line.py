@@ -1,18 +1,69 @@
 """A line of a gateway's access log: a request, and where it went.
 
 docs/guides/simulate-and-verify.md#logs-of-nginx-and-envoy has the settings of nginx and Envoy.
+Errors in a line are described without quoting prompts.
 """
 
+import json
+import re
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.response import LEAST_ERROR
-from warmpath.router.shadow import bad_line
+
+TELLABLE = frozenset(
+    ("timestamp", "input_tokens", "output_tokens", "input_length", "output_length", "block_size")
+)
+"""Fields whose values may be shown, since they are not part of a prompt."""
+MOST_SHOWN = 40
+"""The most characters of a value that is shown."""
+
+NO_OBJECT = "is no JSON object"
+
+PLACE = re.compile(r"(?P<why>.*) - at `\$\.(?P<path>(?P<field>\w+).*)`")
+
+
+LineT = TypeVar("LineT")
+
+
+def decoded(decoder: msgspec.json.Decoder[LineT], line: bytes) -> LineT:
+    """Return a line's content. Raises ValueError with the decoder's error in words."""
+    try:
+        return decoder.decode(line)
+    except UNREADABLE as error:
+        raise ValueError(described(line, error)) from error
+
+
+def described(line: bytes, error: Exception) -> str:
+    """Return a decoder's error about a line: the field, and its value if that may be shown."""
+    found = PLACE.fullmatch(str(error))
+    if found is None:
+        is_object = str(error).startswith("Object missing") or isinstance(error, RecursionError)
+        return str(error) if is_object else f"{NO_OBJECT}: {error}"
+    why = found["why"][:1].lower() + found["why"][1:]
+    value = _value(line, found["field"]) if found["field"] in TELLABLE else ""
+    return f"{found['path']}{value}: {why}"
+
+
+def _value(line: bytes, field: str) -> str:
+    try:
+        value = msgspec.json.decode(line)[field]
+    except UNREADABLE:
+        # The line has further errors after the field.
+        return ""
+    return "" if isinstance(value, dict | list) else f" is {shown(value)}"
+
+
+def shown(value: object) -> str:
+    """Return a value as JSON, shortened to MOST_SHOWN characters."""
+    text = json.dumps(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
 
 MOST_SECONDS = 7.3e9
 """The latest accepted timestamp, in the year 2201: milliseconds since 1970 are beyond it."""
@@ -65,14 +116,14 @@ class GatewayLine(msgspec.Struct):
             try:
                 when = datetime.fromisoformat(stamp)
             except ValueError as error:
-                problem = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
+                problem = f"timestamp is {shown(stamp)}, neither seconds nor ISO 8601"
                 raise ValueError(problem) from error
             seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
         else:
             seconds = stamp
         if not 0 <= seconds <= MOST_SECONDS:
             problem = f"not 0 to {MOST_SECONDS:.0f} seconds (the years 1970 to 2201)"
-            raise ValueError(f"timestamp is {bad_line.shown(stamp)}, {problem}")
+            raise ValueError(f"timestamp is {shown(stamp)}, {problem}")
         return seconds
 
 
@@ -117,7 +168,7 @@ _DECODER = msgspec.json.Decoder(RoutedLine)
 
 def read_sent(raw: bytes) -> Sent | Passed:
     """Return the request of a line, or why it does not count. Raises ValueError that names the field."""
-    line = bad_line.decoded(_DECODER, raw)
+    line = decoded(_DECODER, raw)
     given = [name for name in PROMPTS if getattr(line, name)]
     if not given:
         return Passed.NO_PROMPT

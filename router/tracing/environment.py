@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 log = logging.getLogger(__name__)
 

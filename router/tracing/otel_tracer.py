@@ -27,7 +27,7 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from warmpath.router.tracing.tracer import NO_SPAN, Attributes, Carrier, Span, Tracer
+from warmpath.router.tracing.steps import NO_SPAN, Attributes, Carrier, Span, Tracer
 
 CLOSE_SECONDS = 2.0
 """Longest wait for the collector at the router's end."""

@@ -21,7 +21,7 @@ import grpc.aio
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Method, RefusedError
 from warmpath.process.grpc_tls import server_credentials
-from warmpath.process.listen import GRPC_OPTIONS
+from warmpath.process.listener import GRPC_OPTIONS
 from warmpath.process.tls import ServerTls, names
 
 MOST_PENDING = 8192

@@ -104,7 +104,7 @@ async def exported(
         scraped.append(steps)
         return MetricsPage(steps, **options)
 
-    monkeypatch.setattr("warmpath.router.assemble.pages.MetricsPage", page)
+    monkeypatch.setattr("warmpath.router.assemble.running.MetricsPage", page)
     url = redis_server.url
     exported = Exported()
     async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from warmpath.indexer.watch.pulse import Pulse
+from warmpath.indexer.watch.watched_source import Pulse
 
 
 class Awake(Pulse):

@@ -16,8 +16,7 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.ranks import LEAST_STILL, STOOD_STILL, TICK_SECONDS
 from warmpath.indexer.trust import Level, Trust
-from warmpath.indexer.watch.pulse import STEP, Pulse
-from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.indexer.watch.watched_source import STEP, Pulse, WatchedRank
 
 # The pulse: up to when a process has taken what its sockets had for it
 

@@ -23,7 +23,7 @@ from tests.recordings import VLLM_TRACE
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.cuts import expressions, proof
-from warmpath.prefixstore.cuts.slices import SLICE, cut_finder, slices_of
+from warmpath.prefixstore.cuts.proof import SLICE, cut_finder, slices_of
 from warmpath.prefixstore.pool import TokenizerPool
 from warmpath.prefixstore.store import PrefixStore
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError

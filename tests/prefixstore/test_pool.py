@@ -9,7 +9,7 @@ import pytest
 
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from tests.recordings import TOKENIZER
-from warmpath.prefixstore.cuts.slices import CUT_BYTES, SLICE
+from warmpath.prefixstore.cuts.proof import CUT_BYTES, SLICE
 from warmpath.prefixstore.pool import LONG_BYTES, KeyMemo, TokenizerPool, Tokens
 from warmpath.prefixstore.rechecks import PAUSE_SECONDS
 from warmpath.prefixstore.store import PrefixStore
@@ -21,8 +21,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     Tokenizer,
     TokenizerUnavailableError,
 )
-from warmpath.prefixstore.waiting import ClosedError, FullError
-from warmpath.prefixstore.workers import Workers
+from warmpath.prefixstore.workers import ClosedError, FullError, Workers
 
 BYTES = ByteTokenizer()
 LONG = "some words of a long prompt " * 200

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.lab.local.ports import HeldPorts
-from warmpath.process.listen import GRPC_OPTIONS
+from warmpath.process.listener import GRPC_OPTIONS
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from warmpath.publisher import assemble

@@ -17,7 +17,7 @@ import grpc.aio
 from warmpath.router.assemble.means import ShadowMode
 from warmpath.router.assemble.running import Running, running
 from warmpath.router.config.read import parse
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 TRANSPORT = os.environ.get("TRANSPORT_UNDER_TEST", "auto")
 """`server.transport` of routers under test; `make test-deep` runs their suites again with grpcio."""

@@ -16,7 +16,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.publisher.assemble import Settings
 from warmpath.router.assemble.running import Running
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))

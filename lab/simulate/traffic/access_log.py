@@ -20,7 +20,7 @@ from warmpath.lab.simulate.traffic.log_requests import LogRequests, MooncakeRequ
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
 from warmpath.lab.simulate.traffic.sessions import SessionRequests
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.shadow import bad_line
+from warmpath.router.shadow.gateway_line import NO_OBJECT, shown
 
 MOST_SHARE = 0.05
 """The largest share of bad lines with which the others still stand for the traffic."""
@@ -146,7 +146,7 @@ def _form(path: Path, most: int) -> str:
         try:
             known = msgspec.json.decode(raw)
         except UNREADABLE as error:
-            problem = problem or f"line {number}: {bad_line.NO_OBJECT}: {error}. {WANTED}"
+            problem = problem or f"line {number}: {NO_OBJECT}: {error}. {WANTED}"
             continue
         if isinstance(known, dict) and "requests" in known:
             found[RECORDED] += 1
@@ -163,8 +163,8 @@ def _form(path: Path, most: int) -> str:
 def _lack(line: object) -> str:
     """Return what a line without a timestamp lacks, with the names of its first fields."""
     if not isinstance(line, dict):
-        return bad_line.NO_OBJECT
-    named = ", ".join(map(bad_line.shown, islice(line, 8)))
+        return NO_OBJECT
+    named = ", ".join(map(shown, islice(line, 8)))
     return f"has no timestamp, but {named}" if named else "has no timestamp"
 
 

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.lab.simulate.traffic.requests import Name
-from warmpath.router.shadow.bad_line import decoded
-from warmpath.router.shadow.gateway_line import GatewayLine, read_body
+from warmpath.router.shadow.gateway_line import GatewayLine, decoded, read_body
 
 BYTES_PER_TOKEN = 4
 """Assumed bytes per token of an answer that is not streamed."""

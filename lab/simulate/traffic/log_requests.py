@@ -10,7 +10,7 @@ from msgspec import Meta
 from warmpath.indexer.keys.key import TOKEN_BYTES, Keyspace, chain, pack_tokens
 from warmpath.lab.simulate.traffic.log_line import PROMPT_FIELDS, LogLine, Tokens, read_line
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, Name, chained, check_count
-from warmpath.router.shadow.bad_line import decoded
+from warmpath.router.shadow.gateway_line import decoded
 
 LOG_BLOCK = 16
 """Tokens per block of a log that does not give them: vLLM's default."""

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from warmpath.lab.simulate.traffic.log_line import Tokens
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, chained, check_count
-from warmpath.router.shadow.bad_line import decoded
+from warmpath.router.shadow.gateway_line import decoded
 
 SESSION_BLOCK = 64
 """Tokens per block of recorded sessions."""

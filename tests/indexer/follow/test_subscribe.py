@@ -16,9 +16,9 @@ from tests.indexer.engine_model import EngineModel
 from tests.indexer.follow.conftest import Follow
 from tests.waiting import until
 from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.dial import END
 from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.follow.tap import END
 from warmpath.indexer.stream.machine import StreamState
 from warmpath.indexer.trust import BEHIND, Level
 

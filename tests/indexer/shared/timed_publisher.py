@@ -17,7 +17,7 @@ from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
-from warmpath.indexer.watch.pulse import STEP
+from warmpath.indexer.watch.watched_source import STEP
 
 POD = "p"
 LEASE = 10.0

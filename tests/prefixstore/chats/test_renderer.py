@@ -24,7 +24,7 @@ from warmpath.prefixstore.chats.render_worker import (
     RenderWorker,
 )
 from warmpath.prefixstore.chats.renderer import BrokenTemplateError, ProcessRenderer
-from warmpath.prefixstore.waiting import ClosedError, FullError
+from warmpath.prefixstore.workers import ClosedError, FullError
 
 MIB = 1 << 20
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"

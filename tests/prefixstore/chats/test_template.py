@@ -12,10 +12,9 @@ import pytest
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.content_format import takes_parts
 from warmpath.prefixstore.chats.conversation import Conversation
 from warmpath.prefixstore.chats.jinja_template import JinjaTemplate, TemplateError
-from warmpath.prefixstore.chats.template import ChatTemplate, _without_developers
+from warmpath.prefixstore.chats.template import ChatTemplate, _without_developers, takes_parts
 from warmpath.prefixstore.chats.traits import traits_of
 
 HERE = Path(__file__).parents[1]

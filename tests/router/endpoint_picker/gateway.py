@@ -27,7 +27,7 @@ from warmpath.router.endpoint_picker.protocol import (
     SUBSET_NAMESPACE,
     BodyMode,
 )
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import NO_TRACER, Tracer
 
 ONE, TWO = "10.0.0.1:80", "10.0.0.2:80"
 PODS = pod("pod-1", ONE) + pod("pod-2", TWO)

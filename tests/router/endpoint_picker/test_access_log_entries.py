@@ -15,14 +15,15 @@ from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.access_log import (
     ANSWER_SPACE,
+    FULL_NAME,
     PICK_SPACE,
     USAGE,
+    AnswerLog,
     EntryError,
     entries_of,
     is_read_whole,
     report_of,
 )
-from warmpath.router.endpoint_picker.answers import FULL_NAME, AnswerLog
 from warmpath.router.endpoint_picker.protocol import BOOKING
 from warmpath.router.pick.report import Report
 

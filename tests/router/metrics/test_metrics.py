@@ -29,7 +29,7 @@ from warmpath.router.assemble.scraped import certificates, ranks
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.metrics.declared import DECLARED, metric, single
 from warmpath.router.pages.listener import REST, MetricsPage
-from warmpath.router.tracing.tracer import Tracer
+from warmpath.router.tracing.steps import Tracer
 
 ROOT = Path(__file__).parents[3]
 OPEN_METRICS = (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fake_engine import FakeEngine
 from tests.fake_http import Answer
 from warmpath.prefixstore.pool import Tokens
-from warmpath.prefixstore.waiting import ClosedError
+from warmpath.prefixstore.workers import ClosedError
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.failures import FAILURES

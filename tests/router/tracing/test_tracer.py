@@ -20,8 +20,15 @@ from tests.router.tracing.recorded_spans import (
     trace,
 )
 from warmpath.router.tracing.environment import asked_by, exporters, tracer_of, wrong_endpoint
-from warmpath.router.tracing.steps import MOST_CHARS, NO_STEPS, Step, Steps, request_id_of
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import (
+    MOST_CHARS,
+    NO_STEPS,
+    NO_TRACER,
+    Step,
+    Steps,
+    Tracer,
+    request_id_of,
+)
 
 VARIABLE, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
 ENDPOINT = {VARIABLE: "http://127.0.0.1:9"}

@@ -12,7 +12,7 @@ import pytest
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.conversation import Conversation
 from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
-from warmpath.prefixstore.waiting import ClosedError, FullError
+from warmpath.prefixstore.workers import ClosedError, FullError
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.request import UnreadError, traits_of
 from warmpath.router.prompt.models import Model, ModelTable
