@@ -28,7 +28,7 @@ Any other definition has no cuts, and its texts are encoded whole.
 
 A store looks a text up by slices of its UTF-8, so slices shared with an earlier text are found without
 looking at their characters. It keeps the tokens up to the last cut before each slice's end. A cut
-depends only on the bytes before that end, so two texts with one beginning are cut at the same places there.
+depends only on the bytes before that end, so texts with one beginning are cut at the same places there.
 """
 
 import itertools

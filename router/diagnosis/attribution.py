@@ -10,28 +10,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
-from warmpath.router.diagnosis.clients import Client, Clients
+from warmpath.router.diagnosis.clients import Client, Clients, TokenCounts
 from warmpath.router.diagnosis.shadow import ShadowComparison
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.scorer.prefill import PrefillModel
-
-
-@dataclass(slots=True, kw_only=True)
-class TokenCounts:
-    """Sums over picks, of some pod and model, or of some client (docs/reference/picks.md)."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    available_tokens: int = 0
-    captured_tokens: int = 0
-    average_tokens: int = 0
-    reported_requests: int = 0
-    """Requests whose report has the engine's cached tokens; the next three counters are of these."""
-    reported_prompt_tokens: int = 0
-    predicted_tokens: int = 0
-    delivered_tokens: int = 0
-
 
 FADING = 0.98
 """Each report multiplies the weights of earlier ones by this. After 34 reports half a weight is

@@ -16,7 +16,6 @@ import msgspec
 
 from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES, common_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.diagnosis.attribution import TokenCounts
 from warmpath.router.diagnosis.place import place_of
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.pick import Pick
@@ -73,6 +72,22 @@ class Awaited(msgspec.Struct, eq=False):
     line: Line
     message: pb.Prompt
     picks: int
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenCounts:
+    """Sums over picks, of some pod and model, or of some client (docs/reference/picks.md)."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    available_tokens: int = 0
+    captured_tokens: int = 0
+    average_tokens: int = 0
+    reported_requests: int = 0
+    """Requests whose report has the engine's cached tokens; the next three counters are of these."""
+    reported_prompt_tokens: int = 0
+    predicted_tokens: int = 0
+    delivered_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)

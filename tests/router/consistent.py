@@ -11,7 +11,8 @@ import numpy as np
 from tests.indexer import consistent
 from warmpath.router.admission.in_flight import MOST_KNOWN, STRANGER, InFlight
 from warmpath.router.admission.waiting_calls import CallState, WaitingCalls
-from warmpath.router.diagnosis.attribution import FULL, Attribution, Evidence, TokenCounts
+from warmpath.router.diagnosis.attribution import FULL, Attribution, Evidence
+from warmpath.router.diagnosis.clients import TokenCounts
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.other_routers import sum_of
