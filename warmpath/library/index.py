@@ -9,8 +9,8 @@ from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Batch, Event, MalformedEventError, Tier
 from warmpath.indexer.engines.table import ENGINES
-from warmpath.indexer.follow.instance import Engine, RankSource
 from warmpath.indexer.follow.answer import take_answer
+from warmpath.indexer.follow.instance import Engine, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
