@@ -28,7 +28,7 @@ GROUPS = {
 }  # fmt: skip
 """The commands as `warmpath --help` and docs/reference/commands.md order them."""
 PARTS = (
-    "envoy", "fastokens", "grpc_reflection", "httpx2", "huggingface_hub", "jinja2", "numba",
+    "envoy", "fastokens", "grpc_reflection", "httpx2", "huggingface_hub", "jinja2", "numba", "pygtrie",
     "rich", "shtab", "tokenizers", "uvloop",
 )  # fmt: skip
 """Modules of the extra `router`, which a publisher's environment may lack."""

@@ -1,1 +1,1 @@
-"""Tokenizers and the sources that load them."""
+"""Tokenizers and the sources that load them; prefix stores live in `prefixstore/store/`."""

@@ -186,9 +186,11 @@ class IndexTable(Table, frozen=True):
 class PrefixStoreTable(Table, frozen=True):
     """[prefix-store]: the cache of tokenised texts, and the threads that tokenise."""
 
+    kind: Literal["lru", "trie"] = "lru"
+    """lru: finds texts by digest, about 2 bytes for a byte of text. trie: compares every byte, about
+    3."""
     max_bytes: Bytes = 256 * MIB
-    """Maximum bytes of tokens and block keys a model, about 2 for a byte of text; the least recently
-    used go."""
+    """Maximum bytes of texts, tokens and block keys a model; the least recently used go."""
     workers: Annotated[int, Meta(gt=0, le=256)] = 2
     """Threads that tokenise."""
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from warmpath.indexer.follow.instance import EngineTls
@@ -18,13 +19,15 @@ from warmpath.prefixstore.chats.published import published
 from warmpath.prefixstore.chats.render_worker import RenderLimits
 from warmpath.prefixstore.chats.renderer import ProcessRenderer
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store import PrefixStore
+from warmpath.prefixstore.store.contract import PrefixStore
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.store.trie import TrieStore
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.engine import Tracing
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.prefixstore.workers import Workers
 from warmpath.process.tasks import watched
-from warmpath.router.config.schema import Config
+from warmpath.router.config.schema import Config, PrefixStoreTable
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.tokenizer_sources import NO_PODS, Sources, TokenizingPods, with_template
 
@@ -78,7 +81,7 @@ async def texts(
         sources = Sources(of_sources, folder, tls, pods, tracing)
         table = config.prefix_store
         pool = TokenizerPool(
-            lambda: PrefixStore(table.max_bytes, secrets.randbits(64)),
+            partial(_new_store, table),
             Workers(table.workers, hang_seconds=HANG_SECONDS, most_lost=table.workers),
             max_prompts=MOST_QUEUED,
             max_bytes=config.limits.max_queued_bytes,
@@ -102,6 +105,12 @@ async def texts(
         await _preload(config, tokenizers, stack)
         await renderer.start()
         yield Texts(models, sources, tokenizers, renderer, pool)
+
+
+def _new_store(table: PrefixStoreTable) -> PrefixStore:
+    if table.kind == "trie":
+        return TrieStore(table.max_bytes)
+    return LruStore(table.max_bytes, secrets.token_bytes(16))
 
 
 def _models(

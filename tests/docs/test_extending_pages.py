@@ -21,7 +21,7 @@ from tests.docs.test_pages import ROOT
 from tests.scorer.ranked import rank
 from warmpath.indexer.engines.event import Batch, MalformedEventError
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store import PrefixStore
+from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.tokenizers.tokenizer import pack_ids
 from warmpath.prefixstore.workers import Workers
 from warmpath.scorer.candidate import Candidate, Load, Request
@@ -149,7 +149,7 @@ async def test_the_pool_gives_the_tokens_of_the_whole_text(texts: list[str]) -> 
     with pytest.MonkeyPatch.context() as patch:
         tokenizer = module("characters", TOKENIZER, patch).CharacterSource().load()
     pool = TokenizerPool(
-        lambda: PrefixStore(1 << 20, 7),
+        lambda: LruStore(1 << 20, b"secret"),
         Workers(1, hang_seconds=60, most_lost=0),
         max_prompts=9,
         max_bytes=1 << 20,

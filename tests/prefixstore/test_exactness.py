@@ -25,7 +25,7 @@ from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.cuts import expressions, proof
 from warmpath.prefixstore.cuts.proof import SLICE, cut_finder, slices_of
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store import PrefixStore
+from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from warmpath.prefixstore.workers import Workers
 from warmpath.router.prompt.bodies.openai import ChatBody, Text, parse_chat, parse_completions
@@ -92,7 +92,7 @@ async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(
     slow = copy(ours)
     slow.stay_slow("as for a test")
     pool = TokenizerPool(
-        lambda: PrefixStore(STORE_BYTES, 0),
+        lambda: LruStore(STORE_BYTES, b""),
         Workers(1, hang_seconds=60, most_lost=0),
         max_prompts=1,
         max_bytes=1 << 20,

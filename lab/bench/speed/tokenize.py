@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
 from warmpath.lab.bench.stand.servers import Fleet, medians
 from warmpath.lab.bench.stand.words import text_of
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store import PrefixStore
+from warmpath.prefixstore.store.contract import PrefixStore
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.store.trie import TrieStore
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.prefixstore.workers import Workers
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -37,6 +40,10 @@ PATTERN = (
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 )
+STORES: dict[str, Callable[[], PrefixStore]] = {
+    "lru": lambda: LruStore(1 << 28, b"bench"),
+    "trie": lambda: TrieStore(1 << 28),
+}
 PODS = 8
 
 
@@ -46,7 +53,9 @@ def measure(*, quick: bool) -> list[Figure]:
         folder = Path(name)
         tokenizer = new_tokenizer()
         tokenizer.save(str(folder / "tokenizer.json"))
-        figures = asyncio.run(_stored(folder, tokenizer, prompts=8 if quick else 40))
+        figures = []
+        for store in STORES:
+            figures += asyncio.run(_stored(store, folder, tokenizer, prompts=8 if quick else 40))
     return [*figures, *_scored(quick=quick)]
 
 
@@ -73,14 +82,11 @@ def new_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-async def _stored(folder: Path, theirs: Tokenizer, *, prompts: int) -> list[Figure]:
-    """Measure the store of texts beside the tokenizer alone, a prompt after the other."""
+async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) -> list[Figure]:
+    """Measure one kind of store beside the tokenizer alone, a prompt after the other."""
     ours = FolderTokenizer(folder)
     pool = TokenizerPool(
-        lambda: PrefixStore(1 << 28, 7),
-        Workers(1, hang_seconds=60, most_lost=0),
-        max_prompts=1,
-        max_bytes=1 << 30,
+        STORES[store], Workers(1, hang_seconds=60, most_lost=0), max_prompts=1, max_bytes=1 << 30
     )
     library = library_text()
     texts = [
@@ -138,22 +144,22 @@ async def _stored(folder: Path, theirs: Tokenizer, *, prompts: int) -> list[Figu
     text_bytes = sum(len(text.encode()) for text in texts)
     return [
         Figure(
-            "prompt of 40 KB, 38 KB of it known, to keys", us["grown"], "us",
+            f"{store}: prompt of 40 KB, 38 KB of it known, to keys", us["grown"], "us",
             us["whole"], "encoding the whole text", goal=1 / 15,
         ),
         Figure(
-            "the same", us["grown"], "us", us["new"],
+            f"{store}: the same", us["grown"], "us", us["new"],
             "encoding the new 2 KB alone", goal=1.25,
         ),
-        Figure("prompt of 40 KB, all known, to keys", us["known"], "us"),
+        Figure(f"{store}: prompt of 40 KB, all known, to keys", us["known"], "us"),
         *(
             Figure(
-                f"new prompt of {size} KB to keys", us[keys_of], "us", us[alone],
+                f"{store}: new prompt of {size} KB to keys", us[keys_of], "us", us[alone],
                 "tokenizers alone", goal=0.15,
             )
             for size, keys_of, alone in ((38, "cold", "alone"), (300, "long", "long alone"))
         ),
-        Figure("prefix store: kept", stats.bytes, "bytes", text_bytes, "the prompts' bytes"),
+        Figure(f"{store}: kept", stats.bytes, "bytes", text_bytes, "the prompts' bytes"),
     ]  # fmt: skip
 
 

@@ -1,7 +1,6 @@
-"""The store of texts' beginnings."""
+"""One suite for every prefix store."""
 
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
@@ -9,36 +8,64 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.examples import examples
-from warmpath.prefixstore.store import ENTRY_BYTES, Entry, PrefixStore, _bytes
+from warmpath.prefixstore.store import lru, trie
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
+from warmpath.prefixstore.store.lru import ENTRY_BYTES, LruStore
+from warmpath.prefixstore.store.trie import LEAF_BYTES, NODE_BYTES, TrieStore
 
 
-class ReferenceStore:
-    """A dict from whole beginnings of texts to their tokens, without eviction."""
+class ReferenceStore(PrefixStore):
+    """The reference: a dict from whole beginnings of texts to entries, without eviction."""
 
     def __init__(self) -> None:
-        self._tokens: dict[tuple[bytes, ...], bytes] = {}
+        super().__init__(0)
+        self._entries: dict[tuple[bytes, ...], Entry] = {}
 
-    def found(self, *slices: bytes) -> list[bytes]:
-        ends = (self._tokens.get(slices[:end]) for end in range(1, len(slices) + 1))
-        return list(takewhile(lambda one: one is not None, ends))
-
-    def put(self, *slices: bytes) -> None:
+    def find(self, slices: Sequence[bytes]) -> list[Entry]:
+        found: list[Entry] = []
         for end in range(1, len(slices) + 1):
-            self._tokens.setdefault(slices[:end], b"".join(slices[:end])[-4:])
+            entry = self._entries.get(tuple(slices[:end]))
+            if entry is None:
+                break
+            found.append(entry)
+        self.stats.looked_up(slices, len(found))
+        return found
+
+    def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        for end, entry in enumerate(entries, 1):
+            kept = self._entries.setdefault(tuple(slices[:end]), entry)
+            kept.is_kept = True
+        self.stats.entries = len(self._entries)
+
+    def _make_room(self) -> None:
+        """Evict nothing."""
 
 
-def of(entries: int) -> PrefixStore:
-    return PrefixStore(entries * (ENTRY_BYTES + 8), 7)
+STORES: dict[str, Callable[[int], PrefixStore]] = {
+    "reference": lambda _: ReferenceStore(),
+    "lru": lambda entries: LruStore(entries * (ENTRY_BYTES + 8), b"secret"),
+    "trie": lambda entries: TrieStore(entries * (NODE_BYTES + 10) + 3 * (LEAF_BYTES + 32)),
+}
+BOUNDED = sorted(STORES.keys() - {"reference"})
 
 
-@pytest.fixture
-def store() -> PrefixStore:
-    return of(1000)
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> PrefixStore:
+    return STORES[request.param](1000)
 
 
 def check(store: PrefixStore) -> None:
-    """Assert that a store's bytes add up, and are within its bound."""
-    kept, total = len(store._entries), sum(map(_bytes, store._entries.values()))
+    """Assert that a store's bytes and paths add up, and are within its bound."""
+    if isinstance(store, ReferenceStore):
+        return
+    assert isinstance(store, LruStore | TrieStore)
+    if isinstance(store, LruStore):
+        kept, total = len(store._entries), sum(map(lru._bytes, store._entries.values()))
+    else:
+        kept, total = len(store._trie), sum(map(trie._bytes, store._trie.values()))
+        total += sum(map(trie._leaf_bytes, store._leaves))
+        paths = store._trie.keys()
+        assert {path for path in paths if not store._trie.has_subtrie(path)} == store._leaves.keys()
     assert (kept, total) == (store.stats.entries, store.stats.bytes)
     assert total <= store._max_bytes
 
@@ -103,25 +130,27 @@ SLICES = st.lists(st.sampled_from([b"a", b"b", b"ab", b""]), min_size=1, max_siz
 class ForgetsButNeverLies(RuleBasedStateMachine):
     """A small store beside the reference: what it finds is a beginning of the truth."""
 
+    name: str
+
     def __init__(self) -> None:
         super().__init__()
         self.truth = ReferenceStore()
 
     @initialize(entries=st.integers(1, 12))
     def begin(self, entries: int) -> None:
-        self.store = of(entries)
+        self.store = STORES[self.name](entries)
         self.last: Sequence[Entry] = ()
 
     @rule(slices=SLICES)
     def put(self, slices: list[bytes]) -> None:
         put(self.store, *slices)
-        self.truth.put(*slices)
+        put(self.truth, *slices)
 
     @rule(slices=SLICES)
     def find(self, slices: list[bytes]) -> None:
         self.last = self.store.find(slices)
-        truth = self.truth.found(*slices)
-        assert [one.tokens for one in self.last] == truth[: len(self.last)]
+        truth = self.truth.find(slices)
+        assert [one.tokens for one in self.last] == [one.tokens for one in truth][: len(self.last)]
 
     @rule(label=st.sampled_from("xy"), size=st.integers(0, 20))
     def keep_keys_of_what_was_found_maybe_long_ago(self, label: str, size: int) -> None:
@@ -132,12 +161,15 @@ class ForgetsButNeverLies(RuleBasedStateMachine):
         check(self.store)
 
 
-TestForgetsButNeverLies = ForgetsButNeverLies.TestCase
-TestForgetsButNeverLies.settings = settings(max_examples=examples(150), deadline=None)
+for _name in BOUNDED:
+    _machine = type(f"{_name.title()}ForgetsButNeverLies", (ForgetsButNeverLies,), {"name": _name})
+    _machine.TestCase.settings = settings(max_examples=examples(150), deadline=None)
+    globals()[f"Test{_machine.__name__}"] = _machine.TestCase
 
 
-def test_the_least_recently_used_text_goes_first_its_end_before_its_beginning() -> None:
-    store = of(4)
+@pytest.mark.parametrize("name", BOUNDED)
+def test_the_least_recently_used_text_goes_first_its_end_before_its_beginning(name: str) -> None:
+    store = STORES[name](4)
     put(store, b"aa", b"bb")
     put(store, b"cc", b"dd")
     store.find([b"aa", b"bb"])
@@ -147,8 +179,9 @@ def test_the_least_recently_used_text_goes_first_its_end_before_its_beginning() 
     assert store.stats.evictions == 1
 
 
-def test_a_beginning_that_many_texts_share_outlives_them() -> None:
-    store = of(6)
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_beginning_that_many_texts_share_outlives_them(name: str) -> None:
+    store = STORES[name](6)
     for number in range(50):
         slices = [b"aa", b"bb", str(number).encode()]
         assert len(store.find(slices)) == (2 if number else 0)

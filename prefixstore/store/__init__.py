@@ -1,0 +1,1 @@
+"""Prefix stores (LRU, trie) and their contract; no tokenizers."""
