@@ -1,7 +1,7 @@
 """TensorRT-LLM's engine: in-flight batching over one `KVCacheManager`.
 
-The order of a step is that of its executor (1.2): choose the requests that may run, pause the others,
-allocate, compute; then store the contexts that are complete, append tokens, remove the requests that
+The order of a step is that of its executor (1.2): choose the requests that may run, allocate,
+compute; then store the contexts that are complete, append tokens, remove the requests that
 have ended, and flush the iteration's events. Blocks that decoding fills are cached when their request
 ends.
 """
@@ -25,11 +25,7 @@ from warmpath.lab.simworker.trtllm.requests.llm_request import (
     LlmRequest,
     RequestState,
 )
-from warmpath.lab.simworker.trtllm.schedulers import (
-    CapacityPolicy,
-    CapacityScheduler,
-    MicroBatchScheduler,
-)
+from warmpath.lab.simworker.trtllm.schedulers import CapacityScheduler, MicroBatchScheduler
 
 
 class TrtllmEngine:
@@ -49,7 +45,6 @@ class TrtllmEngine:
         max_batch_size: int = 64,
         max_num_tokens: int = 8192,
         enable_chunked_context: bool = True,
-        capacity_policy: CapacityPolicy = CapacityPolicy.GUARANTEED_NO_EVICT,
         retention: KvCacheRetentionConfig | None = None,
     ) -> None:
         self.manager = manager
@@ -57,7 +52,7 @@ class TrtllmEngine:
         self._vocab_size = vocab_size
         self._retention = retention
         self._max_context = None if enable_chunked_context else max_num_tokens
-        self._capacity = CapacityScheduler(manager, capacity_policy, max_batch_size)
+        self._capacity = CapacityScheduler(manager, max_batch_size)
         unit = manager.tokens_per_block if enable_chunked_context else None
         self._batch = MicroBatchScheduler(max_batch_size, max_num_tokens, unit)
         self._active: dict[str, ActiveRequest] = {}
@@ -68,7 +63,6 @@ class TrtllmEngine:
         self._announced: list[KVCacheEvent] = []
         self._queries = 0
         self._hits = 0
-        self._preemptions = 0
         self.work = StepWork()
         """The work of the step begun last."""
         self._flush()
@@ -131,9 +125,7 @@ class TrtllmEngine:
     def begin_step(self, horizon: float = 0.0) -> float:
         del horizon
         self.manager.refresh_blocks()
-        fitting, paused = self._capacity.schedule(list(self._active.values()))
-        for request in paused:
-            self._pause(request)
+        fitting = self._capacity.schedule(list(self._active.values()))
         self._contexts, self._generating = self._batch.schedule(fitting)
         self.work = StepWork()
         for request in self._contexts:
@@ -145,18 +137,6 @@ class TrtllmEngine:
             self.work.decoding += 1
             self.work.decoding_context += len(request.llm.tokens)
         return self.latency.step(self.work)
-
-    def _pause(self, request: ActiveRequest) -> None:
-        """Take a request's blocks away; when it begins again, all its tokens are context."""
-        llm = request.llm
-        self.manager.remove_sequence(llm.request_id, llm)
-        llm.max_new_tokens -= len(llm.tokens) - llm.prompt_len
-        llm.prompt_len = len(llm.tokens)
-        llm.num_computed_tokens = 0
-        request.state = RequestState.WAITING
-        request.context_position = 0
-        request.generation.num_preemptions += 1
-        self._preemptions += 1
 
     def _start(self, request: ActiveRequest) -> None:
         """Give a request its context's blocks; cached tokens are not computed."""
@@ -231,7 +211,7 @@ class TrtllmEngine:
             kv_cache_usage=1 - self.manager.get_num_free_blocks() / blocks,
             prefix_cache_queries=self._queries,
             prefix_cache_hits=self._hits,
-            preemptions=self._preemptions,
+            preemptions=0,
         )
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:

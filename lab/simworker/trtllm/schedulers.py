@@ -1,69 +1,36 @@
 """The choice of requests for which there is memory, and of the tokens of them that a step computes.
 
-Source: two policies of TensorRT-LLM's `CapacityScheduler` (`batch_manager/capacityScheduler.cpp`, 1.2).
-GUARANTEED_NO_EVICT, the default there, starts a request only when there are blocks for all tokens it may
-ever have. MAX_UTILIZATION starts it when its context fits, and pauses the youngest when a step needs
-more blocks than there are: a paused request gives up its blocks, and begins again with those still
-cached.
-
-Both let a request wait if another one is just computing the next block of its prompt: a step later that
-block is cached.
+Source: GUARANTEED_NO_EVICT, the default policy of TensorRT-LLM's `CapacityScheduler`
+(`batch_manager/capacityScheduler.cpp`, 1.2). It starts a request only when there are blocks for all
+tokens it may ever have. A request waits if another one is just computing the next block of its prompt: a
+step later that block is cached.
 """
 
 from collections.abc import Sequence
-from enum import Enum
 
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.requests.llm_request import ActiveRequest, RequestState
 
 
-class CapacityPolicy(Enum):
-    """The rule for a shortage of memory."""
-
-    GUARANTEED_NO_EVICT = "guaranteed_no_evict"
-    MAX_UTILIZATION = "max_utilization"
-
-
 class CapacityScheduler:
     """Chooses requests, and allocates no blocks. At most `max_num_requests` are in flight."""
 
-    def __init__(
-        self, manager: KVCacheManager, policy: CapacityPolicy, max_num_requests: int
-    ) -> None:
+    def __init__(self, manager: KVCacheManager, max_num_requests: int) -> None:
         self._manager = manager
-        self._policy = policy
         self._max_num_requests = max_num_requests
         self._windows = list(manager.windows)
 
-    def schedule(
-        self, active: Sequence[ActiveRequest]
-    ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Return (requests that may run in the next step, requests to pause).
-
-        The former are oldest first, with GUARANTEED_NO_EVICT those that generate before the others;
-        the latter are youngest first.
-        """
-        contributed = self._contributed_by_running(active)
-        if self._policy is CapacityPolicy.MAX_UTILIZATION:
-            return self._maximise(active, contributed)
-        return self._guarantee(active, contributed), []
-
     def most_blocks(self, request: ActiveRequest) -> dict[int, int]:
-        """Return window -> the most of its blocks that a request that has not started can need."""
-        llm = request.llm
-        if self._policy is CapacityPolicy.MAX_UTILIZATION:
-            # A request paused at its last token has only context.
-            length = llm.prompt_len + llm.max_new_tokens
-            return dict.fromkeys(self._windows, -(-length // self._manager.tokens_per_block))
+        """Return window -> the most further blocks that a request can need."""
         return {
-            window: self._manager.get_remaining_blocks_to_completion(llm, window)
+            window: self._manager.get_remaining_blocks_to_completion(request.llm, window)
             for window in self._windows
         }
 
-    def _guarantee(
-        self, active: Sequence[ActiveRequest], contributed: set[BlockKey]
-    ) -> list[ActiveRequest]:
+    def schedule(self, active: Sequence[ActiveRequest]) -> list[ActiveRequest]:
+        """Return the requests that may run in the next step: those that generate, then by age."""
+        contributed = self._contributed_by_running(active)
         available = self._manager.num_free_blocks_per_window
         scheduled: list[ActiveRequest] = []
         pending: list[ActiveRequest] = []
@@ -91,48 +58,12 @@ class CapacityScheduler:
 
         If not, they are subtracted only for a request that generates, as it runs anyway.
         """
-        needed = {
-            window: self._manager.get_remaining_blocks_to_completion(request.llm, window)
-            for window in self._windows
-        }
+        needed = self.most_blocks(request)
         fits = all(needed[window] <= available[window] for window in self._windows)
         if fits or request.state is RequestState.GENERATING:
             for window in self._windows:
                 available[window] -= needed[window]
         return fits
-
-    def _maximise(
-        self, active: Sequence[ActiveRequest], contributed: set[BlockKey]
-    ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        self._manager.start_scheduling()
-        scheduled: list[ActiveRequest] = []
-        paused: list[ActiveRequest] = []
-        num_blocks = 0
-        position, end = 0, len(active)
-        while position < end:
-            request = active[position]
-            if self._should_wait(request, contributed):
-                position += 1
-                continue
-            needed = num_blocks + self._manager.get_needed_blocks_one_step(request.llm)
-            if len(scheduled) < self._max_num_requests and self._is_free(needed):
-                num_blocks = needed
-                scheduled.append(request)
-                position += 1
-                continue
-            started = [i for i in range(position, end) if active[i].has_started]
-            if not started:
-                break
-            end = started[-1]
-            self._manager.scheduling_remove_sequence(active[end].llm.request_id)
-            paused.append(active[end])
-        return scheduled, paused
-
-    def _is_free(self, num_blocks: int) -> bool:
-        return all(
-            manager.scheduling_has_free_blocks(num_blocks)
-            for manager in self._manager.windows.values()
-        )
 
     def _contributed_by_running(self, active: Sequence[ActiveRequest]) -> set[BlockKey]:
         """Return each prompt whose context is being computed, to the end of its first new block."""

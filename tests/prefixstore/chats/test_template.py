@@ -1,6 +1,6 @@
 """Chats are read as vLLM reads them, and refused where they cannot be.
 
-`vllm_chats.jsonl` is a recording (`tests/vllm/record_chats.py`).
+`vllm_chats.jsonl` is a recording (`tests/vllm/record_chats.py` of commit 7b94846c).
 """
 
 import json

@@ -1,6 +1,6 @@
 """What a router says of prompts beside what recorded engines found: LMCache, and hashes that look ahead.
 
-`tests/vllm/record_lookahead.py` recorded vLLM's own manager from 0.33 on with an EAGLE drafter: a block's hash
+`tests/vllm/record_lookahead.py` of commit 7b94846c recorded vLLM's own manager from 0.33 on with an EAGLE drafter: a block's hash
 covers the tokens behind it, too; its groups have full attention.
 """
 

@@ -28,8 +28,6 @@ class KVCacheBlock:
     slot: Slot
     ref_count: int = 0
     """Number of sequences that hold it."""
-    scheduling_ref_count: int = 0
-    """`ref_count` as it would be if some sequences were removed; see `start_scheduling`."""
     key: BlockKey = BlockKey(())  # noqa: RUF009  immutable
     """Key of the content that it held last; without tokens if it never held any."""
     is_full: bool = False

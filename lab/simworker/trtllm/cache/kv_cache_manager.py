@@ -155,18 +155,6 @@ class KVCacheManager:
         """Return the number of primary blocks of all windows that no sequence holds."""
         return sum(self.num_free_blocks_per_window.values())
 
-    def get_needed_blocks_one_step(self, request: LlmRequest) -> int:
-        """Return the number of blocks that the next step takes in each window.
-
-        These are the blocks of the context, or one block at a block boundary.
-        """
-        sequence = self._sequences.get(request.request_id)
-        if sequence is None:
-            return -(-len(request.tokens) // self.tokens_per_block)
-        if len(request.tokens) <= sequence.num_tokens:
-            return 0
-        return int(sequence.num_tokens % self.tokens_per_block == 0)
-
     def get_remaining_blocks_to_completion(self, request: LlmRequest, window_size: int) -> int:
         """Return the most further blocks that a request may take up to its last token.
 
@@ -188,14 +176,6 @@ class KVCacheManager:
         if manager.is_swa:
             held = [block for block in held if block.ref_count == 1]
         return max(0, total - len(held))
-
-    def start_scheduling(self) -> None:
-        for manager in self.windows.values():
-            manager.start_scheduling()
-
-    def scheduling_remove_sequence(self, request_id: int) -> None:
-        for manager in self.windows.values():
-            manager.scheduling_release_blocks(request_id)
 
     def refresh_blocks(self) -> None:
         for manager in self.windows.values():

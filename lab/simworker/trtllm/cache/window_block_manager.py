@@ -41,7 +41,6 @@ class WindowBlockManager:
         self.is_swa = is_swa
         self.cache = BlockCache(window_size, num_primary_blocks, num_secondary_blocks, options)
         self._sequences: dict[int, GenerationRequest] = {}
-        self._scheduling_num_free = 0
 
     @property
     def num_primary_blocks(self) -> int:
@@ -173,26 +172,6 @@ class WindowBlockManager:
                 )
             parent = child
         return None
-
-    def start_scheduling(self) -> None:
-        """Begin to count the blocks that would be free if sequences were removed."""
-        self._scheduling_num_free = self.num_free_blocks
-        for block in self.cache.pools.blocks:
-            block.scheduling_ref_count = block.ref_count
-
-    def scheduling_release_blocks(self, request_id: int) -> None:
-        """Count a sequence's blocks as released."""
-        for block in self.blocks_of(self._sequences[request_id]):
-            block.scheduling_ref_count -= 1
-            if not block.scheduling_ref_count:
-                self._scheduling_num_free += 1
-
-    def scheduling_has_free_blocks(self, num_required: int) -> bool:
-        """Whether `num_required` primary blocks would be free without the sequences released so far.
-
-        `start_scheduling` begins this count; `scheduling_release_blocks` releases a sequence in it.
-        """
-        return self._scheduling_num_free >= num_required
 
     def check(self) -> None:
         held: Counter[int] = Counter()

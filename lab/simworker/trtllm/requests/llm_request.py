@@ -25,7 +25,7 @@ class LlmRequest:
     num_computed_tokens: int | None = None
     """Tokens whose keys and values are in the cache; None: all but the last one's."""
     prompt_len: int = field(init=False)
-    """Number of tokens when the request was made or last paused."""
+    """Number of tokens when the request was made."""
     prepopulated_prompt_len: int = 0
     """Tokens found cached when its sequence was added. The manager sets it."""
     _full_keys: list[BlockKey] = field(default_factory=list)
@@ -88,7 +88,7 @@ class RequestState(Enum):
     """The state of a request."""
 
     WAITING = "waiting"
-    """The request is new or paused, and holds no blocks."""
+    """The request is new, and holds no blocks."""
     CONTEXT = "context"
     """The request's context is being computed."""
     GENERATING = "generating"

@@ -215,11 +215,7 @@ class BlockPool:
         group_id: int,
         block_size: int,
     ) -> None:
-        extra_keys = []
-        mm_idx = 0
-        for start, end in ranges:
-            keys, mm_idx = generate_block_hash_extra_keys(request, start, end, mm_idx)
-            extra_keys.append(keys)
+        extra_keys = [generate_block_hash_extra_keys(request, start) for start, _ in ranges]
         lora = request.lora_request
         self.kv_event_queue.append(
             BlockStored(

@@ -134,8 +134,6 @@ class KVCacheManager:
         """
         if not self.prefix_cache_lookup_enabled(request):
             return self.empty_kv_cache_blocks, 0, 0
-        if not request.block_hashes:
-            request.update_block_hashes()
         blocks, length, beyond = self.coordinator.find_longest_cache_hit(
             request.block_hashes, request.num_tokens - 1
         )
@@ -152,12 +150,9 @@ class KVCacheManager:
         num_lookahead_tokens: int = 0,
         num_external_computed_tokens: int = 0,
         delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
-        *,
-        num_draft_tokens: int = 0,
     ) -> KVCacheBlocks | None:
         """Give a request the blocks for its next tokens; return None if there are too few.
 
@@ -172,18 +167,16 @@ class KVCacheManager:
         caller does with `cache_blocks`. `full_sequence_must_fit`: return None unless all of the
         request's tokens would fit. `reserved_blocks`: number of blocks to leave free.
         `has_scheduled_reqs`: other requests run, so the watermark holds for a waiting one.
-        `num_draft_tokens`: unverified tokens at the end of the new ones, for callers of 0.9, which added
-        drafts to the request's tokens.
 
         Returns the new blocks, without those found and those for external tokens. Raises ValueError if
-        there is no token to compute or adopt, and for encoder tokens, which are not simulated.
+        there is no token to compute or adopt.
         """
         if (
             request.status is RequestStatus.RUNNING
             and new_computed_blocks is None
             and num_new_tokens > 0
             and not (num_new_computed_tokens or num_external_computed_tokens)
-            and not (full_sequence_must_fit or reserved_blocks or num_encoder_tokens)
+            and not (full_sequence_must_fit or reserved_blocks)
         ):
             # Most calls ask for one more token in a block that is not full.
             computed = request.num_computed_tokens
@@ -196,7 +189,7 @@ class KVCacheManager:
                 slots = min(end + num_lookahead_tokens, self.max_model_len)
                 if self.coordinator.has_slots(request.request_id, slots):
                     if not delay_cache_blocks:
-                        self._cache_computed(request, end - num_draft_tokens)
+                        self._cache_computed(request, end)
                     return self.empty_kv_cache_blocks
         if not (num_new_tokens or num_external_computed_tokens or num_new_computed_tokens):
             # Recordings of vLLM hold this text as an outcome.
@@ -205,8 +198,6 @@ class KVCacheManager:
             )
         if num_new_tokens < 0:
             raise ValueError(f"num_new_tokens: {num_new_tokens}, at least 0")
-        if num_encoder_tokens:
-            raise ValueError("num_encoder_tokens: cross attention is not simulated")
         return self._allocate(
             request,
             num_new_tokens,
@@ -216,7 +207,6 @@ class KVCacheManager:
             external=num_external_computed_tokens,
             watermark=self._watermark(request, has_scheduled_reqs=has_scheduled_reqs),
             reserved=reserved_blocks,
-            drafts=num_draft_tokens,
             full_sequence_must_fit=full_sequence_must_fit,
             delay_cache_blocks=delay_cache_blocks,
         )
@@ -236,7 +226,6 @@ class KVCacheManager:
         external: int,
         watermark: int,
         reserved: int,
-        drafts: int,
         full_sequence_must_fit: bool,
         delay_cache_blocks: bool,
     ) -> KVCacheBlocks | None:
@@ -266,7 +255,7 @@ class KVCacheManager:
             coordinator.allocate_new_computed_blocks(request_id, blocks, local, external)
         new = coordinator.allocate_new_blocks(request_id, slots)
         if not delay_cache_blocks:
-            self._cache_computed(request, computed + num_new_tokens - drafts)
+            self._cache_computed(request, computed + num_new_tokens)
         return self.create_kv_cache_blocks(new)
 
     def _cache_computed(self, request: Request, num_tokens: int) -> None:
@@ -288,13 +277,6 @@ class KVCacheManager:
     def free(self, request: Request) -> None:
         """Free a request's blocks, the last first; their content stays until they get new content."""
         self.coordinator.free(request.request_id)
-
-    def free_block_hashes(self, request: Request) -> None:
-        """Forget a finished request's hashes, for schedulers up to 0.9.
-
-        A look-up would compute them again.
-        """
-        request.discard_block_hashes()
 
     def remove_skipped_blocks(
         self, request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
@@ -324,11 +306,6 @@ class KVCacheManager:
         """Return the counts since the last call."""
         stats, self.prefix_cache_stats = self.prefix_cache_stats, PrefixCacheStats()
         return stats
-
-    def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
-        """Return a 0 for each group, for older schedulers: 0.32 computes no common prefix."""
-        del running_request_id
-        return [0] * self.num_kv_cache_groups
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         return self.create_kv_cache_blocks(self.coordinator.get_blocks(request_id))

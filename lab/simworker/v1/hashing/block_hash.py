@@ -15,11 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from warmpath.lab.simworker.v1.hashing.algorithms import HashFunction, sha256
-from warmpath.lab.simworker.v1.hashing.extra_keys import (
-    ExtraKeys,
-    Keyed,
-    generate_block_hash_extra_keys,
-)
+from warmpath.lab.simworker.v1.hashing.extra_keys import Keyed, generate_block_hash_extra_keys
 
 BlockHash = bytes
 """A digest: 32 bytes, 16 with the xxhash algorithms."""
@@ -70,17 +66,6 @@ def maybe_convert_block_hash(
     return int.from_bytes(hash_bytes[-8:], "big") if use_int_block_hashes else hash_bytes
 
 
-def hash_block_tokens(
-    hash_function: HashFunction,
-    parent_block_hash: BlockHash | None,
-    curr_block_token_ids: Sequence[int],
-    extra_keys: ExtraKeys | None = None,
-) -> BlockHash:
-    """Return a full block's hash; the first block's parent is the NONE_HASH of the default seed."""
-    parent = parent_block_hash or none_hash(hash_function)
-    return hash_function((parent, tuple(curr_block_token_ids), extra_keys))
-
-
 class Hashable(Keyed, Protocol):
     """The part of a request that is hashed."""
 
@@ -122,10 +107,9 @@ def get_request_block_hasher(
             return []
         parent = hashes[-1] if hashes else root
         tokens = request.all_token_ids
-        mm_idx = 0
         new = []
         while end <= num_tokens:
-            extra, mm_idx = generate_block_hash_extra_keys(request, start, end, mm_idx)
+            extra = generate_block_hash_extra_keys(request, start)
             parent = caching_hash_fn((parent, tuple(tokens[start:end]), extra))
             new.append(parent)
             start, end = end, end + hash_block_size

@@ -10,7 +10,7 @@ from enum import IntEnum, auto
 from typing import Any
 
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash, BlockHasher
-from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest, MultiModalFeatureSpec
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 
 
 @dataclass(slots=True)
@@ -49,37 +49,27 @@ class RequestStatus(IntEnum):
 class Request:
     """A prompt and the tokens generated so far.
 
-    `prompt_token_ids` may be None if `prompt_embeds` are given, one row for each token, as bytes or as a
-    tensor; token ids are then 0. `mm_features` are in order of their offsets. Without a `block_hasher`
-    none of its blocks is cached. Raises ValueError without a prompt.
+    Without a `block_hasher` none of its blocks is cached.
     """
 
     def __init__(
         self,
         request_id: str,
-        prompt_token_ids: Sequence[int] | None,
+        prompt_token_ids: Sequence[int],
         sampling_params: SamplingParams,
         arrival_time: float = 0.0,
-        prompt_embeds: Sequence[Any] | None = None,
         *,
-        mm_features: Sequence[MultiModalFeatureSpec] | None = None,
         lora_request: LoRARequest | None = None,
         cache_salt: str | None = None,
         priority: int = 0,
         block_hasher: BlockHasher | None = None,
         session_id: str | None = None,
     ) -> None:
-        if prompt_token_ids is None:
-            if prompt_embeds is None:
-                raise ValueError("prompt_token_ids: none, and no prompt_embeds either")
-            prompt_token_ids = [0] * len(prompt_embeds)
         self.request_id = request_id
         self.arrival_time = arrival_time
         """Seconds on the engine's clock."""
         self.priority = priority
         """Lower comes first."""
-        self.prompt_embeds = prompt_embeds
-        self.mm_features = mm_features or ()
         self.lora_request = lora_request
         self.cache_salt = cache_salt
         self.session_id = session_id
@@ -113,11 +103,6 @@ class Request:
         return self._all_token_ids[: self.num_prompt_tokens]
 
     @property
-    def output_token_ids(self) -> Sequence[int]:
-        """A copy of the answer so far."""
-        return self._all_token_ids[self.num_prompt_tokens :]
-
-    @property
     def block_hashes(self) -> list[BlockHash]:
         """Hashes of the full blocks, of the hasher's size."""
         return self._block_hashes
@@ -143,10 +128,6 @@ class Request:
         """Hash the full blocks that have no hash yet."""
         if self._block_hasher is not None:
             self._block_hashes += self._block_hasher(self)
-
-    def discard_block_hashes(self) -> None:
-        """Forget all hashes; `update_block_hashes` computes them again."""
-        self._block_hashes.clear()
 
     def is_finished(self) -> bool:
         return RequestStatus.is_finished(self.status)

@@ -85,7 +85,3 @@ class TraceRequest(Request):
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
         """Append generated tokens; only their number is kept."""
         self.append_output_tokens(1 if isinstance(token_ids, int) else len(token_ids))
-
-    def discard_block_hashes(self) -> None:
-        """Forget the generated blocks' hashes; those of the prompt stay, as they cannot be computed."""
-        del self._block_hashes[self._prompt_hashes :]

@@ -184,7 +184,7 @@ def test_special_tokens_are_known_to_templates_however_they_are_written(folder: 
 
 
 def with_tools() -> list[dict[str, Any]]:
-    """Return bodies with tools or tool calls that vLLM was asked (`tests/vllm/record_chats.py`)."""
+    """Return bodies with tools or tool calls that vLLM was asked (`tests/vllm/record_chats.py` of commit 7b94846c)."""
     lines = (TEMPLATES.parent / "vllm_chats.jsonl").read_text(encoding="utf-8").splitlines()
     bodies = [recorded["body"] for line in lines if "body" in (recorded := json.loads(line))]
     return [

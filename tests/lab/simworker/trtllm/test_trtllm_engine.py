@@ -1,4 +1,4 @@
-"""The engine's steps: batching, both policies, and that a request gets what it asked for."""
+"""The engine's steps: batching, and that a request gets what it asked for."""
 
 from typing import Any
 
@@ -16,18 +16,10 @@ from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.trtllm.schedulers import CapacityPolicy
-
-GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
-MAXIMAL = CapacityPolicy.MAX_UTILIZATION
 
 
 def new_bench(
-    windows: dict[int, tuple[int, int]] | None = None,
-    *,
-    size: int = 4,
-    policy: CapacityPolicy = GUARANTEED,
-    **options: Any,
+    windows: dict[int, tuple[int, int]] | None = None, *, size: int = 4, **options: Any
 ) -> EngineBench:
     events = KVCacheEventManager(10_000)
     manager = KVCacheManager(
@@ -35,14 +27,11 @@ def new_bench(
         CacheOptions(size, announces_detached=True, event_manager=events),
         max_sequence_length=FULL,
     )
-    return EngineBench(
-        TrtllmEngine(manager, LatencyModel(), vocab_size=500, capacity_policy=policy, **options)
-    )
+    return EngineBench(TrtllmEngine(manager, LatencyModel(), vocab_size=500, **options))
 
 
-@pytest.mark.parametrize("policy", [GUARANTEED, MAXIMAL])
-def test_a_request_gets_what_it_asked_for_and_the_same_again(policy: CapacityPolicy) -> None:
-    first, second = new_bench(policy=policy), new_bench(policy=GUARANTEED)
+def test_a_request_gets_what_it_asked_for_and_the_same_again() -> None:
+    first, second = new_bench(), new_bench()
     for bench in (first, second):
         bench.serve("a", text(20, 20), 7)
     assert len(first.answers["a"]) == 7
@@ -112,23 +101,6 @@ def test_with_a_guarantee_a_request_starts_only_if_it_can_end() -> None:
     assert bench.engine.load().preemptions == 0
 
 
-def test_to_the_maximum_the_youngest_is_paused_and_loses_nothing() -> None:
-    bench = new_bench({FULL: (8, 0)}, policy=MAXIMAL)
-    alone = new_bench()
-    for one in (bench, alone):
-        one.submit("a", text(0, 12), 16)
-    bench.submit("b", text(100, 12), 12)
-    alone.submit("b", text(100, 12), 12)
-    bench.step()
-    assert bench.engine.load().running == 2
-    bench.run()
-    alone.run()
-    assert bench.sent["a"].num_preemptions == 0
-    assert bench.sent["b"].num_preemptions > 0
-    assert bench.engine.load().preemptions == bench.sent["b"].num_preemptions
-    assert bench.answers == alone.answers
-
-
 def test_an_aborted_request_leaves_what_it_computed() -> None:
     bench = new_bench(max_num_tokens=8)
     bench.submit("a", text(0, 20), 5)
@@ -193,11 +165,10 @@ def test_adapters_and_salts_share_nothing() -> None:
         ([1], 1, {"cache_salt": "x" * 1025}, "cache_salt has 1025 bytes"),
     ],
 )
-@pytest.mark.parametrize("policy", [GUARANTEED, MAXIMAL])
 def test_what_can_never_be_served_is_refused(
-    prompt: list[int], tokens: int, fields: dict[str, Any], message: str, policy: CapacityPolicy
+    prompt: list[int], tokens: int, fields: dict[str, Any], message: str
 ) -> None:
-    bench = new_bench({FULL: (8, 0)}, policy=policy)
+    bench = new_bench({FULL: (8, 0)})
     with pytest.raises(RequestRefusedError, match=message):
         bench.submit("a", prompt, tokens, **fields)
     assert not bench.engine.busy
@@ -256,16 +227,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(
         windows=st.sampled_from([{FULL: (9, 3)}, {4: (9, 2)}, {6: (10, 0), FULL: (9, 2)}]),
-        policy=st.sampled_from([GUARANTEED, MAXIMAL]),
         budget=st.sampled_from([4, 7, 100]),
         batch=st.sampled_from([2, 8]),
     )
-    def begin(
-        self, windows: dict[int, tuple[int, int]], policy: CapacityPolicy, budget: int, batch: int
-    ) -> None:
-        self.bench = new_bench(
-            windows, size=2, policy=policy, max_num_tokens=budget, max_batch_size=batch
-        )
+    def begin(self, windows: dict[int, tuple[int, int]], budget: int, batch: int) -> None:
+        self.bench = new_bench(windows, size=2, max_num_tokens=budget, max_batch_size=batch)
         self.follower = EventFollower()
         self.count = 0
         self.aborted: set[str] = set()

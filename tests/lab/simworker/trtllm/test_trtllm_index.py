@@ -28,7 +28,6 @@ from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import serialise
-from warmpath.lab.simworker.trtllm.schedulers import CapacityPolicy
 
 SIZE = 4
 FULL = 64
@@ -39,18 +38,14 @@ Held = dict[tuple[Tier, int], set[int]]
 
 
 def new_engine(
-    windows: dict[int, tuple[int, int]],
-    *,
-    announces: bool = True,
-    buffer: int = 10_000,
-    policy: CapacityPolicy = CapacityPolicy.GUARANTEED_NO_EVICT,
+    windows: dict[int, tuple[int, int]], *, announces: bool = True, buffer: int = 10_000
 ) -> TrtllmEngine:
     manager = KVCacheManager(
         windows,
         CacheOptions(SIZE, announces_detached=announces, event_manager=KVCacheEventManager(buffer)),
         max_sequence_length=FULL,
     )
-    return TrtllmEngine(manager, LatencyModel(), vocab_size=500, capacity_policy=policy)
+    return TrtllmEngine(manager, LatencyModel(), vocab_size=500)
 
 
 def new_rank(index: ReferenceIndex | None = None, *, is_queue: bool = False) -> RankIngest:
@@ -108,15 +103,14 @@ def finish(engine: TrtllmEngine) -> None:
 
 @given(
     windows=st.sampled_from([{FULL: (12, 0)}, {FULL: (9, 5)}, {8: (9, 3), FULL: (10, 4)}]),
-    policy=st.sampled_from(list(CapacityPolicy)),
     prompts=st.lists(st.lists(st.integers(1, 2), min_size=1, max_size=20), min_size=1, max_size=12),
 )
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 def test_the_index_holds_what_the_engine_holds_after_every_step(
-    windows: dict[int, tuple[int, int]], policy: CapacityPolicy, prompts: list[list[int]]
+    windows: dict[int, tuple[int, int]], prompts: list[list[int]]
 ) -> None:
     index = ReferenceIndex()
-    engine, rank = new_engine(windows, policy=policy), new_rank(index)
+    engine, rank = new_engine(windows), new_rank(index)
     rank.connected()
     for number, prompt in enumerate(prompts):
         serve(engine, str(number), prompt, 6)

@@ -182,6 +182,3 @@ class Operations:
 
     def get_block_ids(self, request: Request) -> Any:
         return self.ids(self.manager.get_blocks(request.request_id))
-
-    def get_num_common_prefix_blocks(self, request: Request) -> list[int]:
-        return self.manager.get_num_common_prefix_blocks(request.request_id)

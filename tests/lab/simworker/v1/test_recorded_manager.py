@@ -13,6 +13,8 @@ def test_every_outcome_and_state_is_vllms(recording: Path, operations: int) -> N
     replay = Operations()
     number = 0
     for number, line in enumerate(recorded(recording), 1):
+        if line["op"] == "get_num_common_prefix_blocks":
+            continue  # for older schedulers than the simulated one
         got = replay.step(line["op"], line["args"])
         assert got == {name: line[name] for name in got}, (number, line["op"])
     assert number == operations

@@ -1,6 +1,6 @@
 """Messages that depend on the chat template become vLLM's chats; its traits are found by a model's names.
 
-`vllm_messages.jsonl` is a recording of vLLM's own conversion (`tests/vllm/record_messages.py`).
+`vllm_messages.jsonl` is a recording of vLLM's own conversion (`tests/vllm/record_messages.py` of commit 7b94846c).
 """
 
 import json

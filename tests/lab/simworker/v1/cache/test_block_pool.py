@@ -15,11 +15,7 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
     make_block_hash_with_group_id,
     maybe_convert_block_hash,
 )
-from warmpath.lab.simworker.v1.hashing.extra_keys import (
-    LoRARequest,
-    MultiModalFeatureSpec,
-    PlaceholderRange,
-)
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.requests.request import Request
 
 
@@ -48,7 +44,6 @@ def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
         lora_request=LoRARequest("tuned", 5, "path"),
         cache_salt="salt",
         session_id="s",
-        mm_features=[MultiModalFeatureSpec(None, "image", "cat", PlaceholderRange(6, 4))],
     )
     blocks = one.get_new_blocks(3)
     one.cache_full_blocks(first, blocks, 0, 1, SIZE, 2)
@@ -61,7 +56,7 @@ def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
     )  # fmt: skip
     assert rest == BlockStored(
         hashes[1:], hashes[0], [*range(4, 12)], SIZE, 5, "GPU", "tuned",
-        [("tuned", ("cat", 2)), ("tuned", ("cat", -2))], 2, session_id="s",
+        [("tuned",), ("tuned",)], 2, session_id="s",
     )  # fmt: skip
 
 

@@ -85,18 +85,6 @@ def test_nothing_is_cached_where_caching_is_off() -> None:
     cache.check()
 
 
-def test_forgotten_hashes_are_computed_anew_by_a_look_up() -> None:
-    cache = manager(20)
-    one = request("a", range(9))
-    admit(cache, one)
-    before = list(one.block_hashes)
-    cache.free(one)
-    cache.free_block_hashes(one)
-    assert one.block_hashes == []
-    assert cache.get_computed_blocks(one)[1] == 8
-    assert one.block_hashes == before
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -116,11 +104,6 @@ def test_forgotten_hashes_are_computed_anew_by_a_look_up() -> None:
 def test_what_does_not_fit_together_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         manager(10, **options)
-
-
-def test_encoder_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_encoder_tokens"):
-        manager(10).allocate_slots(request("a", range(4)), 4, num_encoder_tokens=1)
 
 
 def test_other_kinds_of_layers_are_refused() -> None:

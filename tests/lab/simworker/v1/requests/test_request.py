@@ -36,34 +36,7 @@ def test_hashes_do_not_depend_on_when_tokens_came(tokens: list[int], prompt: int
     assert len(at_once.block_hashes) == len(tokens) // 4
     assert one_by_one.all_token_ids == several.all_token_ids == tokens
     assert one_by_one.num_output_tokens == len(tokens[prompt:])
-    assert (one_by_one.prompt_token_ids, one_by_one.output_token_ids) == (
-        tokens[:prompt],
-        tokens[prompt:],
-    )
-
-
-class Tensor:
-    """Like PyTorch's: not bytes itself, but an array of them is to be had."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def numpy(self) -> bytes:
-        return self._data
-
-
-def test_embeddings_are_hashed_alike_as_bytes_and_as_tensors() -> None:
-    rows = [bytes([at]) * 3 for at in range(8)]
-    as_bytes = request("a", None, prompt_embeds=rows)
-    assert request("b", None, prompt_embeds=list(map(Tensor, rows))).block_hashes == (
-        as_bytes.block_hashes
-    )
-    assert len(as_bytes.block_hashes) == 2
-
-
-def test_a_request_without_prompt_is_refused() -> None:
-    with pytest.raises(ValueError, match="prompt_token_ids: none"):
-        request("a", None)
+    assert one_by_one.prompt_token_ids == tokens[:prompt]
 
 
 @pytest.mark.parametrize(
@@ -144,14 +117,6 @@ def test_events_about_a_request_without_tokens_carry_none() -> None:
     (event,) = cache.take_events()
     assert (event.token_ids, len(event.block_hashes)) == ([], 2)  # type: ignore[union-attr]
     assert one.num_tokens == 13
-
-
-def test_made_up_hashes_are_made_up_again_after_they_were_forgotten() -> None:
-    one = trace("a", 6, [b"1"])
-    one.append_output_tokens(10)
-    before = list(one.block_hashes)
-    one.discard_block_hashes()
-    assert one.block_hashes == before
 
 
 @pytest.mark.parametrize("queue", [RequestQueue(), PriorityRequestQueue()])
