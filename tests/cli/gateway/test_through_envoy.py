@@ -36,7 +36,6 @@ from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
-MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 PATH = "/v1/completions"
 PATIENT = "[endpoint-picker]\npick-seconds = 60\n"
 """Lets a pick take long, as it may on a busy machine."""
@@ -139,11 +138,8 @@ def completion(*ids: int, model: str = "demo") -> dict[str, Any]:
     return {"model": model, "prompt": [*ids]}
 
 
-@MODES
-async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(
-    tmp_path: Path, mode: FailureMode
-) -> None:
-    async with through(tmp_path, "pod-1", "pod-2", mode=mode) as (session, stub):
+async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(tmp_path: Path) -> None:
+    async with through(tmp_path, "pod-1", "pod-2") as (session, stub):
         served = set()
 
         async def have_ended(count: int) -> bool:
@@ -161,13 +157,12 @@ async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(
         assert len(served) == 1
 
 
-@MODES
 async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
-    tmp_path: Path, mode: FailureMode
+    tmp_path: Path,
 ) -> None:
     body = json.dumps(completion(*range(1_000_000))).encode()
     assert 4 << 20 < len(body) < BODY_BYTES
-    async with through(tmp_path, "pod-1", "pod-2", mode=mode) as (session, _):
+    async with through(tmp_path, "pod-1", "pod-2") as (session, _):
         async with session.post(PATH, data=BytesIO(body)) as answer:
             assert answer.status == 200
             assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
@@ -179,7 +174,7 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
             assert str(BODY_BYTES) in error["message"]
 
 
-@MODES
+@pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
     tmp_path: Path, mode: FailureMode
 ) -> None:
@@ -197,9 +192,8 @@ async def hang(_: web.Request) -> web.Response:
     raise AssertionError
 
 
-@MODES
-async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, mode: FailureMode) -> None:
-    async with through(tmp_path, mode=mode, serve=hang) as (session, stub):
+async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path) -> None:
+    async with through(tmp_path, serve=hang) as (session, stub):
 
         async def are(*expected: int) -> bool:
             return await states(stub) == [*expected]
@@ -210,16 +204,13 @@ async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, mode: F
         await until(partial(are, pb.Decision.FAILED))
 
 
-@MODES
-async def test_a_pod_that_is_away_is_passed_over_for_the_next(
-    tmp_path: Path, mode: FailureMode
-) -> None:
+async def test_a_pod_that_is_away_is_passed_over_for_the_next(tmp_path: Path) -> None:
     with HeldPorts() as ports:
         async with pods("pod-2") as alive:
             addresses = {"pod-1": f"{HOST}:{ports.take()}", **alive}
             async with (
                 running_router(tmp_path, tables(addresses)) as (router, channel),
-                gateway(router.address, addresses, mode) as session,
+                gateway(router.address, addresses) as session,
             ):
                 for start in range(8):
                     ids = range(start * 1000, start * 1000 + 50)
