@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -54,6 +56,8 @@ def missing(file: Path) -> Iterator[str]:
                 yield f"{file}:{node.lineno}: {module}.{node.attr}"
 
 
+# `make check` runs it, too.
+@pytest.mark.deep
 def test_every_name_of_ours_in_a_test_or_its_scripts_exists(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("from tests.waiting import till\nfrom warmpath.cli import serve\nserve.mane\n")
