@@ -42,7 +42,7 @@ class AsyncClient(Connection):
     """
 
     def _new_background(self) -> Task:
-        return Task(self._tell)
+        return Task(self._call)
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
         if shown is None:
@@ -162,7 +162,7 @@ class AsyncClient(Connection):
             "rank": rank, "loads": loads, **({} if prompt is None else {"prompt": prompt}),
         }  # fmt: skip
         await self._background.catch_up()
-        told = self._told(given, timeout)
+        told = self._told(given, timeout, is_awaited=True)
         try:
             known: bool = await self._background.wait(told)
         except TimeoutError:
@@ -222,21 +222,24 @@ class AsyncClient(Connection):
             self._known.remember(asked.model, answer.candidates)
         return begun
 
-    async def _tell(self) -> None:
+    async def _call(self, *, is_alone: bool = False) -> bool:
+        """Make a call of the reports that wait, or of the first one; return whether others wait then."""
         try:
-            while (call := self._reports.next()) is not None:
-                try:
-                    answer: pb.ReportResponse = await self._answered(Attempts(*call))
-                except CallError as error:
-                    if self._reports.failed(error.code):
-                        self._warn(NOT_TAKEN, error)
-                else:
-                    self._reports.answered(answer)
+            attempts = Attempts(*self._reports.next(is_alone=is_alone))
+            try:
+                answer: pb.ReportResponse = await self._answered(attempts)
+            except CallError as error:
+                if self._reports.failed(error.code):
+                    self._warn(NOT_TAKEN, error)
+            else:
+                self._reports.answered(answer)
         except BaseException as error:
             self._reports.stop()
             # The client is closed, or its channel: it has waited for its reports.
             if not isinstance(error, RuntimeError | ValueError):
                 raise
+            return False
+        return self._reports.goes_on()
 
     async def explain(
         self, prompt: AnyPrompt, *, timeout: float | None = None, **options: Unpack[PickOptions]

@@ -194,12 +194,12 @@ class Connection:
         """Return what makes the calls of the reports that wait; None: nothing does."""
         return None
 
-    def _told(self, given: Any, timeout: float | None = None, is_precaution: bool = False) -> Told:
+    def _told(self, given: Any, timeout: float | None = None, **kind: Any) -> Told:
         """Let a report wait for its call. Raises RuntimeError once the client is closed."""
         attempts = self._attempts(pb.ReportResponse, timeout, given)
-        told = Told(attempts.request, attempts.end, is_precaution)
+        told = Told(attempts.request, attempts.end, **kind)
         if self._reports.add(told):
-            self._background.start()
+            self._background.start(is_awaited=told.is_awaited)
         return told
 
     def _warn(self, said: str, error: object) -> None:

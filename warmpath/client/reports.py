@@ -32,6 +32,8 @@ class Told:
     """When it is given up, by `time.monotonic`."""
     is_precaution: bool = False
     """Whether nobody need learn that it is lost."""
+    is_awaited: bool = False
+    """Whether its caller waits for the answer."""
     goes_alone: bool = False
     """Whether it is the only report of its call."""
     known: "Future[bool]" = field(default_factory=Future)
@@ -79,20 +81,18 @@ class Reports:
         self._of_thread.known = told.known
         return is_first
 
-    def next(self) -> tuple[pb.ReportRequest, float] | None:
-        """Return the next call's request and deadline; None: no report waits, and no call is made."""
+    def next(self, *, is_alone: bool = False) -> tuple[pb.ReportRequest, float]:
+        """Return the next call's request and deadline; with `is_alone` it has one report."""
+        most = 1 if is_alone else MOST_TOGETHER
         with self._lock:
-            told: list[Told] = []
-            while self._waiting and len(told) < MOST_TOGETHER:
+            told = [self._waiting.popleft()]
+            while self._waiting and len(told) < most:
                 one = self._waiting[0]
                 has_more = one.request.loads or one.request.HasField("prompt")
-                if told and (has_more or one.goes_alone or told[0].goes_alone):
+                if has_more or one.goes_alone or told[0].goes_alone:
                     break
                 told.append(self._waiting.popleft())
             self._underway = told
-            self._is_sending = bool(told)
-        if not told:
-            return None
         request = pb.ReportRequest()
         request.CopyFrom(told[0].request)
         for one in told[1:]:
@@ -118,6 +118,12 @@ class Reports:
         for told in self._underway:
             told.answer(known=False)
         return not all(told.is_precaution for told in self._underway)
+
+    def goes_on(self) -> bool:
+        """Return whether reports wait for another call; else the next report starts the calls."""
+        with self._lock:
+            self._underway, self._is_sending = (), bool(self._waiting)
+            return self._is_sending
 
     def stop(self) -> None:
         """Take the call for lost, and let the next report start what makes the calls."""

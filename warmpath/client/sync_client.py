@@ -41,7 +41,7 @@ class Client(Connection):
     """
 
     def _new_background(self) -> Thread:
-        return Thread(self._tell)
+        return Thread(self._call)
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> grpc.Channel:
         if shown is None:
@@ -155,7 +155,7 @@ class Client(Connection):
             "rank": rank, "loads": loads, **({} if prompt is None else {"prompt": prompt}),
         }  # fmt: skip
         self._background.catch_up()
-        told = self._told(given, timeout)
+        told = self._told(given, timeout, is_awaited=True)
         try:
             known: bool = self._background.wait(told)
         except TimeoutError:
@@ -215,21 +215,24 @@ class Client(Connection):
             self._known.remember(asked.model, answer.candidates)
         return begun
 
-    def _tell(self) -> None:
+    def _call(self, *, is_alone: bool = False) -> bool:
+        """Make a call of the reports that wait, or of the first one; return whether others wait then."""
         try:
-            while (call := self._reports.next()) is not None:
-                try:
-                    answer: pb.ReportResponse = self._answered(Attempts(*call))
-                except CallError as error:
-                    if self._reports.failed(error.code):
-                        self._warn(NOT_TAKEN, error)
-                else:
-                    self._reports.answered(answer)
+            attempts = Attempts(*self._reports.next(is_alone=is_alone))
+            try:
+                answer: pb.ReportResponse = self._answered(attempts)
+            except CallError as error:
+                if self._reports.failed(error.code):
+                    self._warn(NOT_TAKEN, error)
+            else:
+                self._reports.answered(answer)
         except BaseException as error:
             self._reports.stop()
             # The client is closed, or its channel: it has waited for its reports.
             if not isinstance(error, RuntimeError | ValueError):
                 raise
+            return False
+        return self._reports.goes_on()
 
     def explain(
         self, prompt: AnyPrompt, *, timeout: float | None = None, **options: Unpack[PickOptions]

@@ -52,16 +52,15 @@ class ReportsMachine(RuleBasedStateMachine):
         self.is_running = True
 
     @precondition(lambda self: self.is_running and self.call is None)
-    @rule()
-    def next(self) -> None:
-        call = self.reports.next()
-        if call is None:
-            self.is_running = False
-            assert all(told.known.done() for told in self.made)
-        else:
-            self.call, end = call
-            numbers = [one.output_tokens for one in (self.call, *self.call.also)]
-            assert end == max(self.made[number].end for number in numbers)
+    @rule(is_alone=st.booleans())
+    def next(self, is_alone: bool) -> None:
+        self.call, end = self.reports.next(is_alone=is_alone)
+        assert not (is_alone and self.call.also)
+        assert end == max(self.made[number].end for number in self._numbers())
+
+    def is_over(self) -> None:
+        self.call, self.is_running = None, self.reports.goes_on()
+        assert self.is_running is not all(told.known.done() for told in self.made)
 
     @precondition(lambda self: self.call is not None)
     @rule(is_old=st.booleans())
@@ -79,7 +78,7 @@ class ReportsMachine(RuleBasedStateMachine):
             self.reports.answered(
                 pb.ReportResponse(known=True, also_known=[] if is_old else [True] * (len(told) - 1))
             )
-        self.call = None
+        self.is_over()
 
     @precondition(lambda self: self.call is not None)
     @rule(is_cancelled=st.booleans())
@@ -89,10 +88,10 @@ class ReportsMachine(RuleBasedStateMachine):
             self.lost[one.booking_id].append(one.output_tokens)
         if is_cancelled:
             self.reports.stop()
-            self.is_running = False
+            self.call, self.is_running = None, False
         else:
             assert self.reports.failed(grpc.StatusCode.UNAVAILABLE)
-        self.call = None
+            self.is_over()
 
     def _numbers(self) -> list[int]:
         assert self.call is not None
