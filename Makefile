@@ -19,7 +19,7 @@ COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache check bench soak fuzz proto client docs results site release lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang check bench soak fuzz proto client docs results site release lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -208,15 +208,6 @@ SGLANG ?= out/sglang
 test-sglang: setup ## beside SGLang's own caches on this CPU (Python 3.11; 1.4 GB and 10 minutes the first time, then 10 minutes)
 	@$(BIN)/python tests/engines/sglang/install.py $(SGLANG)
 	WARMPATH_SGLANG_FOLDER=$(abspath $(SGLANG)) $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 tests/engines/sglang/live_sglang.py
-
-LMCACHE ?= out/lmcache
-record-lmcache: $(VLLM)/ready ## record anew what vLLM tells of LMCache's chunks (Python 3.11; 0.4 GB): tests/recorded/lmcache-*.jsonl.gz
-	@test -e $(LMCACHE)/ready || { $(VLLM)/v/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: \
-	  --target $(LMCACHE)/packages --upgrade -r constraints-lmcache.txt && touch $(LMCACHE)/ready; }
-	for mode in in-process server; do PYTHONPATH=$(LMCACHE)/packages $(VLLM)/v/bin/python tests/engines/lmcache/record.py \
-	  --model $(VLLM)/tiny-llama --mode $$mode --out $(LMCACHE)/lmcache-$$mode.jsonl.gz || exit 1; done
-	PYTHONPATH=$(LMCACHE)/packages $(VLLM)/v/bin/python tests/engines/lmcache/server_events.py $(LMCACHE)/lmcache-server-events.jsonl.gz
-	cp $(LMCACHE)/lmcache-*.jsonl.gz tests/recorded/
 
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publishers and Redis say

@@ -26,7 +26,7 @@ TRTLLM_V2_EVENTS = _FOLDER / "trtllm-v2-events.json"
 LMCACHE = {
     mode: _FOLDER / f"lmcache-{mode}.jsonl.gz" for mode in ("in-process", "server", "server-events")
 }
-"""Workloads against vLLM 0.32 with LMCache 0.5.6, and the events of its server (`engines/lmcache/`)."""
+"""Workloads against vLLM 0.32 with LMCache 0.5.6, and the events of its server (`tests/engines/lmcache/` of commit 7b94846c)."""
 VLLM_HASHES = _FOLDER / "vllm-hashes.json"
 """Hashes of blocks made by vLLM's own functions."""
 VLLM_APIS = _FOLDER / "vllm-0.32-apis.jsonl.gz"

@@ -1,4 +1,4 @@
-"""The bodies that `record_apis.py` sends to vLLM; clients send such ones, and stranger ones.
+"""The bodies that were recorded with vLLM (`recorded_apis.py`); clients send such ones, and stranger ones.
 
 `fuzz_bodies.py` of commit 6bf0b92b damaged them at random: vLLM 0.32 and the router read them alike.
 """
@@ -220,21 +220,6 @@ OTHERS = [
 ]  # fmt: skip
 
 BODIES = [*MESSAGES, *RESPONSES, *OTHERS]
-
-STREAMED = [
-    messages(user(LONG), system=SYSTEM, stream=True),
-    messages(HI, tools=[ANTHROPIC_TOOL], stream=True),
-    responses([item("user", LONG)], instructions=SYSTEM, stream=True),
-    responses("Hi", stream=True),
-    chat(user(LONG), stream=True),
-    chat(user(LONG), stream=True, stream_options={"include_usage": True}),
-    chat(user(LONG), stream=True, n=2, stream_options={"include_usage": True, "continuous_usage_stats": True}),
-    completion(LONG, stream=True),
-    completion(LONG, stream=True, stream_options={"include_usage": True}),
-    completion(IDS, stream=True, echo=True, stream_options={"include_usage": True, "continuous_usage_stats": True}),
-    generate(IDS, stream=True, stream_options={"include_usage": True}),
-    chat(user("word " * 5000), stream=True),
-]  # fmt: skip
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

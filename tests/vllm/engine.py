@@ -1,9 +1,11 @@
 """A real vLLM as a process on this CPU (`../shared/vllm-cpu/RECIPE.md`)."""
 
 import asyncio
+import gzip
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -13,10 +15,15 @@ from random import Random
 
 import aiohttp
 
-from tests.vllm.record_apis import ENVIRONMENT
+from tests.recordings import VLLM_APIS
 
 FOLDER = Path(os.environ["WARMPATH_VLLM_FOLDER"])
 """Holds the virtual environment `v`, and the models `tiny-llama` and `tiny-lora`."""
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+    "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+}  # fmt: skip
+"""Of a vLLM on a CPU."""
 TOPIC = "kv-events"
 BLOCKS = 96
 """Of each rank's cache, of 32 tokens each, with `OPTIONS`."""
@@ -29,6 +36,21 @@ WORDS = (
     "the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on",
     "not", "he", "his", "but", "at", "are", "this",
 )  # fmt: skip
+
+
+def model_folder(tiny: Path, folder: Path) -> Path:
+    """Return a copy of the tiny model with the template and the tokenizer of the recorded APIs."""
+    with gzip.open(VLLM_APIS, "rt", encoding="utf-8") as lines:
+        head = json.loads(next(lines))
+    shutil.copytree(tiny, folder)
+    changes = (
+        ("tokenizer.json", {"post_processor": head["post_processor"]}),
+        ("tokenizer_config.json", {"chat_template": head["template"]}),
+    )
+    for name, change in changes:
+        file = folder / name
+        file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | change))
+    return folder
 
 
 @dataclass

@@ -15,8 +15,7 @@ import aiohttp
 
 from tests.engines.vllm.published import Published
 from tests.servers.redis_server import RedisServer
-from tests.vllm.engine import BLOCKS, FOLDER, OPTIONS, Engine
-from tests.vllm.record_apis import model_folder
+from tests.vllm.engine import BLOCKS, FOLDER, OPTIONS, Engine, model_folder
 from warmpath.cli.child import Process
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.local.ports import HeldPorts

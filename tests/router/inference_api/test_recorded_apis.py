@@ -1,6 +1,6 @@
 """Engines' own recordings: a request's tokens are the engine's, also as a router counts them; a response tells its usage.
 
-`tests/vllm/record_apis.py` made them with a running vLLM, `tests/sglang/record_apis.py` with SGLang's code.
+`tests/vllm/record_apis.py` of commit 7b94846c made them with a running vLLM, `tests/sglang/record_apis.py` with SGLang's code.
 """
 
 import json
