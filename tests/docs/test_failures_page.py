@@ -168,6 +168,7 @@ def test_make_gateway_says_what_the_page_shows(curl: str) -> None:
     assert pod_of(first) == pod_of(second), "the page says so"
 
 
+@pytest.mark.deep
 @NEEDS_CURL
 def test_every_api_is_served_as_the_page_of_apis_says(curl: str) -> None:
     page = (ROOT / "docs" / "reference" / "inference-apis.md").read_text(encoding="utf-8")

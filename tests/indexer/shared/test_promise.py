@@ -274,7 +274,7 @@ def test_a_confirmation_is_as_late_as_it_is_though_redis_clock_goes_back_on_its_
     promise.teardown()
 
 
-MINUTES = examples(24 * 60, desk=15)
+MINUTES = examples(24 * 60, desk=6)
 STARTS = 20.0
 """Seconds within which everything is exact after a start."""
 
@@ -400,8 +400,8 @@ class Far(Day):
 @pytest.mark.parametrize("trip", [0.1, 0.4])
 def test_a_day_beside_a_distant_redis_is_exact_all_the_time(trip: float) -> None:
     day = Far(trip)
-    day.live(3)
-    assert day.polls > 300
+    day.live(2)
+    assert day.polls > 200
     assert day.doubts <= 0.01 * day.polls
 
 
