@@ -51,6 +51,8 @@ class Candidate(NamedTuple):
     """How many times as long prefills take here as on a typical rank of the model."""
     arriving: float = 0.0
     """Seconds of prefill saved by arriving blocks: prompts with the same beginning are on their way."""
+    displaced: float = 0.0
+    """Seconds of prefill of the tokens that this prompt displaces here and that are probably wanted."""
     shared: float = 0.0
     """Seconds of `prefill` in which the engine also computes requests that wait on the rank already."""
 

@@ -20,13 +20,22 @@ Column = NDArray[np.float64]
 Figures = NDArray[np.float64]
 """A row for each of FIGURES and of the cost's terms, and a column for each candidate."""
 
-FIGURES = (*Load._fields, "cached", "prefill", "slowness", "arriving", "factor", "cost")
+FIGURES = (
+    *Load._fields,
+    "cached",
+    "prefill",
+    "slowness",
+    "arriving",
+    "displaced",
+    "factor",
+    "cost",
+)
 LOADS = len(Load._fields)
 """The number of the FIGURES of a load, which are the first."""
 WAIT, WAITING, IN_FLIGHT, KV_USAGE = map(
     Load._fields.index, ("wait", "waiting", "in_flight", "kv_usage")
 )
-CACHED, PREFILL, SLOWNESS, ARRIVING, FACTOR, COST, TERMS = range(LOADS, LOADS + 7)
+CACHED, PREFILL, SLOWNESS, ARRIVING, DISPLACED, FACTOR, COST, TERMS = range(LOADS, LOADS + 8)
 """Rows of figures; the terms follow the cost."""
 
 
@@ -55,6 +64,7 @@ class Columns(NamedTuple):
     prefill: Column
     slowness: Column
     arriving: Column
+    displaced: Column
     known_tokens: Callable[[], Column]
     """Returns the number of tokens that each rank holds, of all prompts; slow."""
 

@@ -14,6 +14,7 @@ from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import (
     ARRIVING,
     CACHED,
+    DISPLACED,
     IN_FLIGHT,
     PREFILL,
     Column,
@@ -97,6 +98,22 @@ def warm(
         pulled = given - figures[CACHED, at]
         if pulled > 0:
             figures[PREFILL, at] = min(figures[PREFILL, at], rest + pulled * per_pulled)
+
+
+def displace(figures: Figures, free: Figures, tokens: float) -> None:
+    """Fill in the seconds of prefill of the wanted tokens that a prompt of `tokens` displaces.
+
+    `free` has for each rank the tokens of its cache that are not wanted, beyond which new tokens
+    displace wanted ones, and the share of the wanted ones that the cache holds; it may be empty.
+    Displaced tokens take as long as those that displace them.
+    """
+    for at in range(figures.shape[1]):
+        figures[DISPLACED, at] = 0.0
+        if free.size:
+            new = tokens - figures[CACHED, at]
+            over = min(new - free[0, at], new)
+            if over > 0:
+                figures[DISPLACED, at] = figures[PREFILL, at] * over / new * free[1, at]
 
 
 MOVE_SECONDS_PER_TOKEN = 4e-6

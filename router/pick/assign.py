@@ -14,6 +14,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import Option
 from warmpath.router.pick.pick import UNPREDICTED, End, Pick
+from warmpath.router.pick.working_set import WorkingSets
 from warmpath.scorer.prefill import PrefillModel
 
 LOOKS = 4
@@ -39,10 +40,13 @@ class Assigner:
         calibration: Calibration,
         scorer: Scorer,
         prefill: PrefillModel,
+        *,
+        working: WorkingSets,
     ) -> None:
         self.bookings = bookings
         self._believed = believed
         self._calibration = calibration
+        self._working = working
         self._scorer = scorer
         self._prefill = prefill
         self._unannounced: deque[tuple[int, RankName, object]] = deque()
@@ -74,6 +78,7 @@ class Assigner:
         if held == len(keys) // WORD_BYTES - 1 and self._scorer.has_announced(*placed.went, keys):
             held += 1
         placed.ticket = self._believed.arrive(*placed.went, keys, expires=expires, held=held)
+        self._working.see(placed.went, keys, placed.prompt_tokens, now)
 
     def settle(self, placed: Pick, now: float) -> None:
         """Assume a pick's blocks where it is booked or has gone: by tokens if events are missing."""

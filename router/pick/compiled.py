@@ -28,13 +28,16 @@ FOUND = 8
 copy = inner(table.copy)
 shares_of = inner(traffic.shares_of)
 calibrate = inner(calibration.calibrate)
+displace = inner(weighing.displace)
 warm = inner(weighing.warm)
 rounded = inner(weighing.rounded)
 put_in_order = inner(weighing.put_in_order)
 add_up = inner(warmpath.add_up)
 
 ROWS, ROW = "float64[:, ::1]", "float64[::1]"
-ARRAYS = f"{ROWS}, {ROWS}, intp[::1], {ROWS}, intp[::1], {ROWS}, {ROW}, {ROWS}, int64[:, ::1]"
+ARRAYS = (
+    f"{ROWS}, {ROWS}, intp[::1], {ROWS}, intp[::1], {ROWS}, {ROW}, {ROWS}, {ROWS}, int64[:, ::1]"
+)
 SIGNATURE = f"void(int64, {ARRAYS}, {', '.join(3 * [ROW] + 7 * ['float64'])})"
 
 
@@ -48,6 +51,7 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
     kinds: NDArray[np.intp],
     far: Figures,
     ahead: Column,
+    free: Figures,
     keys: Figures,
     order: NDArray[np.int64],
     model: Column,
@@ -63,8 +67,8 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
 ) -> None:
     """Do what `steps` says; each function that is called here says what it needs.
 
-    `ahead` are seconds to add to the ranks' waits; it may be empty. `busy`, `full` and `weight` are as
-    `Traffic.before` returns them.
+    `ahead` are seconds to add to the ranks' waits; it may be empty. `free` is as for `displace`.
+    `busy`, `full` and `weight` are as `Traffic.before` returns them.
     """
     if steps & FILLS:
         copy(figures, loads, rows, now)
@@ -75,6 +79,7 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
             figures[WAIT, at] += ahead[at]
         warm(figures, held, kinds, tokens, model)
         calibrate(figures, usual, far, found[UTILISATION])
+        displace(figures, free, tokens)
     if steps & ADDS:
         add_up(figures, options, found[UTILISATION], found[FULL_SHARE], long_share)
     if steps & ORDERS:

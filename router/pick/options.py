@@ -86,13 +86,15 @@ class Candidates(Sequence[Option]):
             return [self[place] for place in range(len(self))[at]]
         wait, *counts, kv_usage, last_pick, foreign = self.figures[:LOADS, at].tolist()
         load = Load._make((wait, *map(int, counts), kv_usage, int(last_pick), foreign))
-        cached, prefill, slowness, arriving, factor, cost, *terms = self.figures[
+        cached, prefill, slowness, arriving, displaced, factor, cost, *terms = self.figures[
             LOADS:, at
         ].tolist()
         seat = self.seats[at]
         shared = self.shared * factor
         return Option(
-            Candidate(*seat.name, int(cached), prefill, load, slowness, arriving, shared),
+            Candidate(
+                *seat.name, int(cached), prefill, load, slowness, arriving, displaced, shared
+            ),
             self.matches[at],
             self.trusts[at],
             cost,

@@ -22,6 +22,7 @@ from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.pick import Witness
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Weigher
+from warmpath.router.pick.working_set import WorkingSets
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Steps
 from warmpath.scorer.prefill import PrefillModel
@@ -92,16 +93,24 @@ class Picking:
             others=self.peers.received if self.peers else None,
         )
         self.calibration = Calibration(pick.prefill_base_seconds)
+        self.working = WorkingSets()
         self.scorer = scorer(
             believed=self.believed, elsewhere=self.peers.received.marks if self.peers else None
         )
         prefill = prefill_model(pick)
         self._weigher = Weigher(
-            self.scorer, self.loads, self.calibration, pick, prefill=prefill, rng=rng
+            self.scorer, self.loads, self.calibration, self.working, pick, prefill=prefill, rng=rng
         )
         self.picker = Picker(
             self._weigher,
-            Assigner(self.bookings, self.believed, self.calibration, self.scorer, prefill),
+            Assigner(
+                self.bookings,
+                self.believed,
+                self.calibration,
+                self.scorer,
+                prefill,
+                working=self.working,
+            ),
             self.scorer,
             booking,
             new_id=new_id,
@@ -124,6 +133,7 @@ class Picking:
         """Drop the beliefs about a pod whose engine has ended, and wait for none of its answers."""
         for rank in pod.ranks:
             self.believed.forget(pod.id, rank.number)
+            self.working.forget(pod.id, rank.number)
             self.bookings.engine_ended(pod.id, rank.number)
         self.on_room()
 
@@ -134,5 +144,6 @@ class Picking:
             self.bookings.forget(pod.id, rank.number)
             self.believed.forget(pod.id, rank.number)
             self.calibration.forget(pod.id, rank.number)
+            self.working.forget(pod.id, rank.number)
         self.picker.pod_removed(pod.id)
         self.on_room()

@@ -32,6 +32,7 @@ from warmpath.router.pick.eligible import Field, NoPodError, Wanted, model_phras
 from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.reason import Reason
 from warmpath.router.pick.traffic import Shares, Traffic
+from warmpath.router.pick.working_set import WorkingSets
 from warmpath.router.pods.table import Role
 from warmpath.router.prompt.token_prompt import Blind
 from warmpath.scorer.candidate import Request
@@ -39,6 +40,7 @@ from warmpath.scorer.columns import (
     ARRIVING,
     CACHED,
     COST,
+    DISPLACED,
     LOADS,
     PREFILL,
     SLOWNESS,
@@ -57,6 +59,7 @@ from warmpath.scorer.weigh import COLD, DRAW, Held, decode_costs, held_of
 
 NOBODY: Mapping[RankName, float] = MappingProxyType({})
 NONE: Column = np.empty(0)
+NO_ROOMS: Figures = np.empty((2, 0))
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -162,6 +165,7 @@ class Weigher:
         scorer: Scorer,
         loads: LoadTable,
         calibration: Calibration,
+        working: WorkingSets,
         pick: PickTable,
         *,
         prefill: PrefillModel,
@@ -170,6 +174,7 @@ class Weigher:
         self._scorer = scorer
         self._loads = loads
         self._calibration = calibration
+        self._working = working
         constants = prefill.base, prefill.per_token, prefill.per_context, prefill.per_pulled_token
         self._prefill = np.array(constants)
         self._without_pull = np.array((*constants[:3], math.inf))
@@ -258,6 +263,7 @@ class Weigher:
         figures = np.empty((TERMS + len(warmpath.NAMES), number))
         rest: Any = (
             loads, rows, *_held(field, matches), standing.far, _seconds(field, ahead) if ahead else NONE,
+            NO_ROOMS if policy is None else self._working.free(field, now),
             keys, order, self._prefill if policy is not None else self._without_pull, constants,
             found, now, float(ask.tokens), standing.usual, *before, long_share,
         )  # fmt: skip
@@ -294,6 +300,7 @@ class Weigher:
             figures[PREFILL],
             figures[SLOWNESS],
             figures[ARRIVING],
+            figures[DISPLACED],
             lambda: np.array([known_tokens(model, rank) for rank in field.ranks], np.float64),
         )
         costs = (

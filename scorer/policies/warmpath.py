@@ -10,6 +10,7 @@ from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import (
     ARRIVING,
     COST,
+    DISPLACED,
     IN_FLIGHT,
     LOADS,
     PREFILL,
@@ -33,9 +34,9 @@ UNLIKE = 1.25
 UNLIKE_RARITY = 0.5
 """Least rarity of long prefills where all ranks are unlike the typical one."""
 
-NAMES = ("wait", "prefill", "others", "decode")
+NAMES = ("wait", "prefill", "others", "decode", "displaced")
 """The names of the terms."""
-KAPPA, EXPONENT, MEMORY, MU, SHARING = range(5)
+KAPPA, EXPONENT, MEMORY, MU, SHARING, DISPLACING = range(6)
 """The policy's options in an array."""
 
 
@@ -63,6 +64,9 @@ class Warmpath:
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
+    displaced: `displacing` times the prefill of the tokens that this prompt displaces although the
+    rank's sessions will probably ask for them again (`router.pick.working_set`).
+
     It began as `study-mix` (`lab/policies/study_mix.py`), whose crowding multiplies the wait too.
     """
 
@@ -81,6 +85,8 @@ class Warmpath:
     each compute it on another pod. 1: a wait that is shorter than the prefill that it spares counts
     nothing, so that a shorter one is no better. Bursts of prompts with one beginning need nearly 1: each
     spared prefill shortens the queues of a full fleet."""
+    displacing: float = 1.0
+    """How much a displaced prefill counts; 0: not at all, so that sessions may pile up on one rank."""
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
@@ -88,10 +94,11 @@ class Warmpath:
         check_option("memory", self.memory)
         check_option("mu", self.mu)
         check_option("sharing", self.sharing, highest=1.0)
+        check_option("displacing", self.displacing)
 
     @property
     def options(self) -> Column:
-        return np.array([self.kappa, self.g, self.memory, self.mu, self.sharing])
+        return np.array([self.kappa, self.g, self.memory, self.mu, self.sharing, self.displacing])
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
         """Return each candidate's cost of this prompt, in seconds."""
@@ -99,7 +106,7 @@ class Warmpath:
         figures = np.zeros((TERMS + len(NAMES), len(columns.names)))
         figures[:LOADS] = columns.load
         figures[PREFILL], figures[SLOWNESS] = columns.prefill, columns.slowness
-        figures[ARRIVING] = columns.arriving
+        figures[ARRIVING], figures[DISPLACED] = columns.arriving, columns.displaced
         _, utilisation, _, long_share, full_share = request
         add_up(figures, self.options, utilisation, full_share, long_share)
         return Costs(figures[COST], tuple(zip(NAMES, figures[TERMS:], strict=True)))
@@ -135,4 +142,6 @@ def add_up(
         figures[TERMS + 1, at] = prefill
         figures[TERMS + 2, at] = others
         figures[TERMS + 3, at] = decode
-        figures[COST, at] = wait - spared + prefill + others + decode
+        displaced = options[DISPLACING] * figures[DISPLACED, at]
+        figures[TERMS + 4, at] = displaced
+        figures[COST, at] = wait - spared + prefill + others + decode + displaced

@@ -92,5 +92,6 @@ def figures(
         prefill=column("prefill"),
         slowness=column("slowness"),
         arriving=column("arriving"),
+        displaced=column("displaced"),
         known_tokens=lambda: np.array([known.get(name, 0) for name in names], dtype=np.float64),
     )

@@ -30,7 +30,14 @@ LOADS = st.builds(
 
 def candidates(**fields: st.SearchStrategy[object]) -> st.SearchStrategy[list[Candidate]]:
     """Candidates with any load and prefill, unless `fields` say otherwise."""
-    usual = {"rank": 0, "cached": 0, "slowness": 1.0, "arriving": 0.0, "shared": 0.0}
+    usual = {
+        "rank": 0,
+        "cached": 0,
+        "slowness": 1.0,
+        "arriving": 0.0,
+        "displaced": 0.0,
+        "shared": 0.0,
+    }
     made = {name: st.just(figure) for name, figure in usual.items()}
     made |= {"pod": st.sampled_from("abcdefghij"), "prefill": hundredths(500), "load": LOADS}
     some = st.builds(Candidate, **made | fields)
@@ -164,6 +171,7 @@ def test_the_terms_are_what_the_docstring_says() -> None:
             "prefill": 0.4,
             "others": 2 * 0.4 * (4 / 2.5 * 16 / 8.5) ** 0.25,
             "decode": 0.18,
+            "displaced": 0.0,
         }
     )
 

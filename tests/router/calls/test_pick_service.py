@@ -249,7 +249,7 @@ async def test_explain_tells_what_a_cost_is_made_of_and_books_nothing(stand: Sta
     for one in told.candidates:
         details = one.details
         names = [term.name for term in details.terms]
-        assert names == ["wait", "prefill", "others", "decode"]
+        assert names == ["wait", "prefill", "others", "decode", "displaced"]
         assert one.cost == pytest.approx(sum(term.value for term in details.terms))
         assert one.trust.level == pb.Trust.COLD
         assert "no events" in one.trust.reason

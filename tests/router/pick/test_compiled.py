@@ -35,13 +35,15 @@ from warmpath.scorer.weigh import ASSUMED, DRAW, held_of, rounded
 
 
 class One(NamedTuple):
-    """A rank with its load, what it holds, and how its speed stands out."""
+    """A rank with its load, what it holds, how its speed stands out, and its free room."""
 
     load: tuple[float, ...]
     match: Match
     trust: str
     apart: float
     doubt: float
+    free: tuple[float, float]
+    """Tokens of its cache that nobody wants, and the share of the wanted ones that it holds."""
 
 
 NUMBERS = st.integers(0, 4) | st.integers(0, 100_000)
@@ -63,6 +65,7 @@ ONES = st.builds(
     st.sampled_from(["exact", "degraded", "cold", "stale"]),
     st.floats(-1, 1),
     st.floats(0.01, 1),
+    st.tuples(st.just(math.inf) | st.integers(-2000, 4000), st.floats(0.1, 1)),
 )
 MODELS = st.builds(
     PrefillModel, per_pulled_token=st.just(math.inf) | st.floats(0, 1e-4, allow_subnormal=False)
@@ -109,7 +112,8 @@ def costs(policy: Warmpath, request: Request, columns: Columns) -> Costs:
     wait = load.wait - policy.sharing * np.minimum(columns.arriving, load.wait)
     crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
     others = weight * columns.prefill / slowness * crowd ** (policy.g * rarity)
-    terms = wait, columns.prefill, others, policy.mu * in_flight
+    displaced = policy.displacing * columns.displaced
+    terms = wait, columns.prefill, others, policy.mu * in_flight, displaced
     return Costs.sum_of(*zip(warmpath.NAMES, terms, strict=True))
 
 
@@ -139,6 +143,7 @@ def test_all_figures_and_the_order_are_those_of_numpy(
         table[:LOADS, row] = one.load
     far = np.array([(at, one.apart, one.doubt) for at, one in enumerate(ones)])
     held = np.array([held_of(one.match, one.trust) for one in ones], np.float64)
+    free, kept = np.array([one.free for one in ones], np.float64).T
     draws = np.array([rng.random() for _ in ones])
     keys, order, found = (
         np.empty((2, number)),
@@ -149,7 +154,7 @@ def test_all_figures_and_the_order_are_those_of_numpy(
     figures = np.empty((TERMS + len(warmpath.NAMES), number))
     constants = np.array([model.base, model.per_token, model.per_context, model.per_pulled_token])
     rest = (
-        table, rows, held, np.arange(number), far, np.empty(0), keys, order, constants, policy.options, found, now,
+        table, rows, held, np.arange(number), far, np.empty(0), np.stack((free, kept)), keys, order, constants, policy.options, found, now,
         float(tokens), usual, busy, 0.25, weight, long_share,
     )  # fmt: skip
     compiled.weigh(compiled.ALL, figures, *rest)
@@ -172,15 +177,18 @@ def test_all_figures_and_the_order_are_those_of_numpy(
         ]
     )
     factor = usual * slowness
+    new = tokens - cached
+    share_of = np.clip(np.minimum(new - free, new), 0.0, None) / np.maximum(new, 1.0)
+    displaced = prefill * factor * share_of * kept
     columns = Columns(
         [("", 0)] * number, LoadColumns(*loads), cached, prefill * factor, slowness,
-        arriving * factor, lambda: cached,
+        arriving * factor, displaced, lambda: cached,
     )  # fmt: skip
     request = Request(tokens, utilisation, "", long_share, full_share)
     cost, terms = costs(policy, request, columns)
     assert figures[:LOADS].tolist() == loads.tolist()
     assert figures[CACHED].tolist() == cached.tolist()
-    expected = [*columns[2:6], factor, cost, *(term for _, term in terms)]
+    expected = [*columns[2:7], factor, cost, *(term for _, term in terms)]
     np.testing.assert_allclose(figures[LOADS:], np.array(expected), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(
         found[:AVERAGE_CACHED], (*shares, utilisation, full_share), rtol=1e-12

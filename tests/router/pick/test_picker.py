@@ -1,5 +1,6 @@
 """The picker: what it remembers of picks, what reports change, and that nothing leaks whatever is reported or lost."""
 
+from dataclasses import replace
 from unittest.mock import ANY, call, create_autospec
 
 import pytest
@@ -49,6 +50,21 @@ def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_
     for one in ids:
         assert parts.picker.ended(one, "finished", parts.now)
     assert factors_of(parts.calibration, "m", ["pod-0"]) == [1.0]
+
+
+def test_a_session_begins_where_it_displaces_no_prompt_that_is_wanted() -> None:
+    parts = Parts(pods=2)
+    parts.pods = [replace(pod, blocks=300) for pod in parts.pods]
+    for session, turn in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        begin = 10_000 * session
+        asked = KeyedPrompt(range(begin, begin + 120 + turn))
+        parts.served(prompt=asked, pods=parts.pods[:1])
+    parts.served(prompt=KeyedPrompt(range(90_000, 90_010)), pods=parts.pods[1:])
+    _, choice = parts.choose(prompt=PROMPT)
+    assert first(choice) == "pod-1"
+    assert (
+        dict(choice.options[1].terms)["displaced"] > 0 == dict(choice.options[0].terms)["displaced"]
+    )
 
 
 def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:

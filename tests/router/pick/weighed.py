@@ -86,6 +86,7 @@ def choice(*options: Option, tokens: int = TOKENS, block_size: int = BLOCK) -> C
                 columns.prefill,
                 columns.slowness,
                 columns.arriving,
+                columns.displaced,
                 [one.calibration for one in options],
                 [one.cost for one in options],
                 *([dict(one.terms)[name] for one in options] for name in terms),

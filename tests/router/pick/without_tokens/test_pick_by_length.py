@@ -92,7 +92,7 @@ async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) 
 async def test_a_model_without_a_tokenizer_is_picked_for_by_length(
     form: Callable[[], pb.Prompt], tmp_path: Path
 ) -> None:
-    async with standing(tmp_path, PODS) as stand:
+    async with standing(tmp_path, f"[limits]\n{PATIENT}{PODS}") as stand:
         await by_length(stand, form(), "'demo' has no tokenizer configured", "NO_TOKENIZER")
         [finding] = await of_tokenizer(stand)
         assert (finding.kind, finding.model) == ("tokenizer", "demo")
