@@ -10,14 +10,8 @@ from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.model_name import read_model
-from warmpath.router.inference_api.request import (
-    ENCODED,
-    InferenceRequest,
-    NotExactError,
-    UnreadError,
-    is_json,
-    kind_of,
-)
+from warmpath.router.inference_api.request import InferenceRequest, NotExactError, UnreadError
+from warmpath.router.inference_api.response import ENCODED, is_json, kind_of
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, raw_fields
 from warmpath.router.prompt.bodies.written import written
 from warmpath.router.prompt.limits import PromptLimits

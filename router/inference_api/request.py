@@ -1,4 +1,4 @@
-"""An inference request as a pick needs it, why a body has no prompt for one, and its media type."""
+"""An inference request as a pick needs it, and why a body has no prompt for one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -88,19 +88,3 @@ async def traits_of(
         return await renderer.traits(models.resolve(model)[0].name, seconds)
     except (ClosedError, FullError, KeyError, TemplateError, UnknownModelError):
         return None
-
-
-ENCODED = "encoded"
-"""The kind of a content that is compressed, which is never decompressed."""
-
-
-def kind_of(content_type: str, content_encoding: str) -> str:
-    """Return the media type by the headers of these names, or ENCODED; empty if they name none."""
-    if content_encoding.strip().lower() not in ("", "identity"):
-        return ENCODED
-    return content_type.partition(";")[0].strip().lower()
-
-
-def is_json(kind: str) -> bool:
-    """Return whether a content of this kind may be JSON."""
-    return kind in ("", "application/json") or kind.endswith("+json")

@@ -20,12 +20,26 @@ import msgspec
 
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.json_values import JsonValues, Paths
-from warmpath.router.inference_api.request import is_json, kind_of
 
 LEAST_ERROR = 400
 """HTTP statuses from here on mean that the engine has not computed the request."""
 MOST_TOKENS = (1 << 32) - 1
 """The largest number that a report can have; a larger one counts as a fault of the engine."""
+
+ENCODED = "encoded"
+"""The kind of a content that is compressed, which is never decompressed."""
+
+
+def kind_of(content_type: str, content_encoding: str) -> str:
+    """Return the media type by the headers of these names, or ENCODED; empty if they name none."""
+    if content_encoding.strip().lower() not in ("", "identity"):
+        return ENCODED
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Return whether a content of this kind may be JSON."""
+    return kind in ("", "application/json") or kind.endswith("+json")
 
 
 class Usage(msgspec.Struct, frozen=True):
