@@ -1,8 +1,8 @@
 """The policy study's engine: prompts one after the other, answers all together.
 
     prefill   first come, first served, one at a time; it takes the seconds of `LatencyModel`, longer
-              by `crowding` for each decoding sequence
-    decode    all sequences advance together, a token a step, `overlap` times as fast while a
+              by CROWDING for each decoding sequence
+    decode    all sequences advance together, a token a step, OVERLAP times as fast while a
               prefill is under way; progress is counted in fractions of steps
     cache     `lab/simworker/serial/block_cache.py`; a prompt's blocks can be found once its prefill is
               over. The last block counts even if it is not full. A request that does not fit waits, and
@@ -74,8 +74,6 @@ class SerialEngine:
         latency: LatencyModel | None = None,
         *,
         max_decoding: int = MAX_DECODING,
-        crowding: float = CROWDING,
-        overlap: float = OVERLAP,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size is {block_size} tokens; it must be at least 1")
@@ -85,8 +83,6 @@ class SerialEngine:
         self.prefill_seconds = 0.0
         """Seconds of all prefills begun."""
         self._max_decoding = max_decoding
-        self._crowding = crowding
-        self._overlap = overlap
         self._open: dict[str, _Request] = {}
         self._waiting: deque[_Request] = deque()
         self._prefilling: _Request | None = None
@@ -174,7 +170,7 @@ class SerialEngine:
         work = StepWork([], len(decoding), self._context)
         self._speed = 1 / self.latency.step(work)
         if self._prefilling is not None:
-            self._speed *= self._overlap
+            self._speed *= OVERLAP
         seconds = self._prefill_left if self._prefilling is not None else inf
         if decoding:
             seconds = min(seconds, max(0.0, (decoding[0][0] - self._steps) / self._speed))
@@ -205,7 +201,7 @@ class SerialEngine:
         self._queries += tokens
         self._hits += cached
         seconds = self.latency.step(StepWork([(tokens - cached, cached)]))
-        self._prefill_left = seconds * (1 + self._crowding * decoding)
+        self._prefill_left = seconds * (1 + CROWDING * decoding)
         self.prefill_seconds += self._prefill_left
         self._prefilling = request
 

@@ -69,8 +69,6 @@ class SchedulerState:
         self.pause_state = PauseState.UNPAUSED
         self.steady_block_size = _steady_block_size(kv_cache_manager.coordinator)
         """A request takes or fills blocks only at multiples of this number of tokens; 1: anywhere."""
-        if config.num_lookahead_tokens:
-            self.steady_block_size = 1
 
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)
@@ -115,28 +113,14 @@ class ScheduleStep:
         self._manager = scheduler.kv_cache_manager
         self._config = scheduler.config
         self._output = output
-        self._budget = scheduler.config.token_budget
-        self._longest_prefill = self._long_prefill_threshold()
-        self._loras: set[str] = set()
+        self._budget = scheduler.config.max_num_batched_tokens
         self.has_preempted = False
         """Whether a request gave its blocks to another in this step."""
-
-    def _long_prefill_threshold(self) -> int:
-        """Return the most tokens of one request in a step; a lone request may use the whole budget."""
-        config = self._config
-        threshold = config.long_prefill_token_threshold
-        count = sum(self._scheduler.get_request_counts()) if threshold else 0
-        if count <= 1:
-            return config.max_model_len
-        if config.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, config.max_num_batched_tokens // count)
-        return threshold
 
     def schedule_running(self) -> None:
         """Schedule every running request, in order, while the budget lasts."""
         output = self._output
         tokens, new_blocks = output.num_scheduled_tokens, output.req_to_new_blocks
-        lookahead, longest = self._config.num_lookahead_tokens, self._longest_prefill
         last = self._config.max_model_len - 1
         allocate_slots = self._manager.allocate_slots
         block_size = self._scheduler.steady_block_size
@@ -152,13 +136,11 @@ class ScheduleStep:
                 self._budget -= 1
                 self._index += 1
                 continue
-            new = min(new, longest, self._budget, last - computed)
+            new = min(new, self._budget, last - computed)
             if new <= 0:
                 self._index += 1
                 continue
-            while (
-                blocks := allocate_slots(request, new, num_lookahead_tokens=lookahead)
-            ) is None and self._preempt_for(request):
+            while (blocks := allocate_slots(request, new)) is None and self._preempt_for(request):
                 pass
             if blocks is None:
                 break
@@ -197,11 +179,8 @@ class ScheduleStep:
     def schedule_waiting(self) -> None:
         """Admit waiting requests, in order, while there are tokens, places and blocks for them."""
         scheduler, config = self._scheduler, self._config
-        if config.max_loras:
-            running = self._output.scheduled_running_reqs
-            self._loras = {one.lora_request.name for one in running if one.lora_request}
         skipped: dict[RequestQueue, list[Request]] = {}
-        while self._budget > 0 and len(scheduler.running) < config.most_running:
+        while self._budget > 0 and len(scheduler.running) < config.max_num_seqs:
             queue = scheduler.kv_holding_waiting
             if not queue and scheduler.pause_state is PauseState.UNPAUSED:
                 queue = scheduler.waiting
@@ -228,7 +207,7 @@ class ScheduleStep:
         One whose prefix is loaded from elsewhere gets its slots now, waits, and is PASSED_OVER.
         """
         scheduler, config = self._scheduler, self._config
-        if not self._is_ready(request) or not self._has_place_for_lora(request):
+        if not self._is_ready(request):
             return _Verdict.PASSED_OVER
         hits, local, external, load = None, 0, 0, False
         computed = request.num_computed_tokens
@@ -245,7 +224,7 @@ class ScheduleStep:
             if not request.num_preemptions:
                 request.num_cached_tokens = computed
         # While its prefix is being loaded, a request computes no tokens.
-        new = 0 if load else min(request.num_tokens - computed, self._longest_prefill)
+        new = 0 if load else request.num_tokens - computed
         if new > self._budget:
             if not config.enable_chunked_prefill:
                 return _Verdict.STOP
@@ -255,10 +234,9 @@ class ScheduleStep:
             new,
             num_new_computed_tokens=local,
             new_computed_blocks=hits,
-            num_lookahead_tokens=0 if load else config.num_lookahead_tokens,
             num_external_computed_tokens=external,
             delay_cache_blocks=load,
-            full_sequence_must_fit=config.scheduler_reserve_full_isl,
+            full_sequence_must_fit=True,
             reserved_blocks=self._reserved_blocks() if load else 0,
             has_scheduled_reqs=bool(scheduler.running),
         )
@@ -311,10 +289,6 @@ class ScheduleStep:
             for request in self._scheduler.inflight_prefills
         )
 
-    def _has_place_for_lora(self, request: Request) -> bool:
-        most, lora = self._config.max_loras, request.lora_request
-        return not most or lora is None or lora.name in self._loras or len(self._loras) < most
-
     def _take_in(self, request: Request, new: int) -> None:
         scheduler, output = self._scheduler, self._output
         scheduler.running.append(request)
@@ -323,8 +297,6 @@ class ScheduleStep:
         request.status = RequestStatus.RUNNING
         if request.num_computed_tokens + new < request.num_tokens:
             scheduler.inflight_prefills.add(request)
-        if request.lora_request is not None:
-            self._loras.add(request.lora_request.name)
         output.num_scheduled_tokens[request.request_id] = new
         self._budget -= new
 

@@ -92,9 +92,7 @@ class Driven:
         self.answers = Answers()
         self.engine = build_engine(
             kv_cache_config(96, [KVGroup(32)]),
-            SchedulerConfig(
-                max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=1024, max_loras=1
-            ),
+            SchedulerConfig(max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=1024),
             sample=self.answers,
             hash_algorithm="sha256_cbor",
             use_int_block_hashes=False,

@@ -142,7 +142,18 @@ class Replay:
         }
 
 
-SCENARIOS = recorded_scenarios(Path(__file__).with_name("vllm_scheduler.jsonl.gz"))
+UNSIMULATED = (
+    "long_prefill_token_threshold", "max_num_scheduled_tokens", "max_num_active_seqs", "max_loras",
+)  # fmt: skip
+"""Settings of vLLM's scheduler that no worker has."""
+SCENARIOS = {
+    name: lines
+    for name, lines in recorded_scenarios(
+        Path(__file__).with_name("vllm_scheduler.jsonl.gz")
+    ).items()
+    if lines[0]["args"]["scheduler_reserve_full_isl"]
+    and not any(lines[0]["args"][setting] for setting in UNSIMULATED)
+}
 
 
 class SchedulerReplay(Replay):
@@ -187,11 +198,10 @@ def test_the_recording_has_what_it_is_for() -> None:
     lines = [line for lines in SCENARIOS.values() for line in lines]
     steps = [line["out"] for line in lines if line["op"] == "schedule"]
     ends = [line["out"] for line in lines if line["op"] == "update_from_output"]
-    assert len(steps) > 1900
+    assert len(steps) > 1700
     assert sum(len(step["preempted"]) for step in steps) > 100
     assert sum(end["events"][0] for end in ends) > 1000
     assert sum(end["prefix_cache"][2] for end in ends) > 1000
-    assert sum(end["skipped"] > 0 for end in ends) > 10
     assert {line["op"] for line in lines} >= {
         "finish_requests",
         "reset_prefix_cache",

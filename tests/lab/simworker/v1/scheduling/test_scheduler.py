@@ -113,13 +113,8 @@ def test_no_tokens_are_taken_beyond_what_was_asked_for() -> None:
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0, less than 1"),
         ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3, less than max_num_seqs 4"),
-        ({"max_num_scheduled_tokens": 0}, "max_num_scheduled_tokens is 0, less than 1"),
         ({"policy": "lottery"}, "policy is 'lottery', not one of fcfs, priority"),
-        ({"enable_chunked_prefill": False, "max_num_scheduled_tokens": 10}, "max_num_scheduled_tokens is 10, less than max_model_len 100"),
         ({"enable_chunked_prefill": False}, "max_num_batched_tokens is 20, less than max_model_len 100"),
-        ({"max_num_active_seqs": 5}, "max_num_active_seqs is 5, more than max_num_seqs 4"),
-        ({"long_prefill_token_threshold": 101}, "long_prefill_token_threshold is 101, more than max_model_len"),
-        ({"max_loras": -1}, "max_loras is -1, less than 0"),
     ],
 )  # fmt: skip
 def test_settings_that_vllm_refuses_are_refused(choices: dict[str, Any], why: str) -> None:
@@ -133,18 +128,13 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         policy=st.sampled_from(["fcfs", "priority"]),
         chunks=st.booleans(),
-        threshold=st.sampled_from([0, 3]),
-        reserve=st.booleans(),
-        loras=st.integers(0, 1),
         watermark=st.sampled_from([0.0, 0.2]),
         windowed=st.booleans(),
         caching=st.booleans(),
-        lookahead=st.sampled_from([0, 0, 2]),
     )
     def start(
-        self, policy: str, chunks: bool, threshold: int, reserve: bool, loras: int, watermark: float,
-        windowed: bool, caching: bool, lookahead: int,
-    ) -> None:  # fmt: skip
+        self, policy: str, chunks: bool, watermark: float, windowed: bool, caching: bool
+    ) -> None:
         specs = (full(), window(5)) if windowed else (full(),)
         self.manager: KVCacheManager = manager(
             26 if windowed else 14, *specs, max_model_len=40, enable_caching=caching,
@@ -152,8 +142,7 @@ class Machine(RuleBasedStateMachine):
         )  # fmt: skip
         self.config = SchedulerConfig(
             max_model_len=40, max_num_seqs=4, max_num_batched_tokens=12 if chunks else 40,
-            policy=policy, enable_chunked_prefill=chunks, long_prefill_token_threshold=threshold,
-            scheduler_reserve_full_isl=reserve, max_loras=loras, num_lookahead_tokens=lookahead,
+            policy=policy, enable_chunked_prefill=chunks,
         )  # fmt: skip
         self.scheduler = Scheduler(self.manager, self.config)
         self.output: SchedulerOutput | None = None
@@ -188,7 +177,7 @@ class Machine(RuleBasedStateMachine):
         before = {*names(self.scheduler.running)}
         self.output = output = self.scheduler.schedule()
         tokens = output.num_scheduled_tokens
-        assert sum(output.num_scheduled_tokens.values()) <= self.config.token_budget
+        assert sum(output.num_scheduled_tokens.values()) <= self.config.max_num_batched_tokens
         assert all(count > 0 for count in tokens.values())
         running = {*names(self.scheduler.running)}
         assert tokens.keys() <= running
@@ -255,7 +244,7 @@ class Machine(RuleBasedStateMachine):
             self.scheduler.check()
         assert not self.scheduler.requests
         assert self.manager.usage == 0
-        if self.config.policy == "fcfs" and not self.config.max_loras:
+        if self.config.policy == "fcfs":
             # Those who were not aborted came to their turn in the order in which they had come.
             turns = [name for name in self.admitted if name not in self.passed_by]
             assert turns == sorted(turns)
