@@ -98,13 +98,17 @@ class Overdue:
         for booking in line:
             if booking is by:
                 return
+            before = booking.overtaken_at
+            # The test that ends most rounds comes first: a line may have hundreds of requests.
+            if before is not None and (now < before + OVERTAKEN_SECONDS or now < booking.due_at):
+                continue
             if booking.first_token_at is not None or booking.is_missed:
                 continue
             if place < booking.since + times * booking.work.prefill:
                 continue
-            if booking.overtaken_at is None:
+            if before is None:
                 booking.overtaken_at = now
-            elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
+            else:
                 booking.lost_at = booking.late_at = now
                 self._put(booking)
 
