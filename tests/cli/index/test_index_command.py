@@ -28,6 +28,7 @@ from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.keys.segment_value import decode
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import read_record
+from warmpath.indexer.shared.sweep import sweeper
 from warmpath.indexer.shared.sweep.sweeper import AT_REST
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
@@ -38,6 +39,11 @@ from warmpath.lab.verify.structure import Structure, holders
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)
+
+
+@pytest.fixture(autouse=True)
+def sweeps_wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "DEAD_SECONDS", 0.05)
 
 
 def index(command: str, *options: str) -> int:

@@ -70,16 +70,16 @@ async def test_bodies_of_lies_are_picked_for_and_pass_unchanged(
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR], caplog.text
 
 
-@pytest.mark.parametrize(
-    "kind", ["", "text/plain", "application/json; charset=utf-7", "multipart/form-data", "\x00", "a" * 8000]
-)  # fmt: skip
-async def test_content_types_of_lies_are_picked_for(gateway: Gateway, kind: str) -> None:
-    one = gateway.exchange()
-    assert len((await one.routed(completion(), kind=kind)).endpoints) == 2
+async def test_content_types_of_lies_are_picked_for(gateway: Gateway) -> None:
+    for kind in (
+        "", "text/plain", "application/json; charset=utf-7", "multipart/form-data", "\x00", "a" * 8000,
+    ):  # fmt: skip
+        one = gateway.exchange()
+        assert len((await one.routed(completion(), kind=kind)).endpoints) == 2, kind
 
 
-async def test_a_hundred_megabytes_pass_without_being_held(tmp_path: Path) -> None:
-    piece, pieces = bytes(MIB), 100
+async def test_many_megabytes_pass_without_being_held(tmp_path: Path) -> None:
+    piece, pieces = bytes(MIB), 30
     async with asking(
         tmp_path, tables=f"[limits]\nmax-prompt-bytes = {MIB}\n{QUIET}{PODS}"
     ) as gateway:

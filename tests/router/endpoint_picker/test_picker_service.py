@@ -6,7 +6,7 @@ One file, since each test is a whole exchange with one stand.
 import asyncio
 import json
 from contextlib import AsyncExitStack
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +68,15 @@ async def test_a_pod_that_holds_the_prompt_is_picked_and_the_saving_is_told(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("body", [None, b"{}", b"", b"not json", completion(model="unknown")])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/no/such/path"])
-async def test_nothing_is_refused_for_what_it_asks(
-    gateway: Gateway, path: str, body: bytes | None
-) -> None:
-    one = gateway.exchange()
-    assert len((await one.routed(body, path=path)).endpoints) == 2
-    await one.answered(status="404")
-    await one.ended()
-    assert [state for state, _ in await gateway.decisions()] == ["FAILED"]
+async def test_nothing_is_refused_for_what_it_asks(gateway: Gateway) -> None:
+    bodies = (None, b"{}", b"", b"not json", completion(model="unknown"))
+    asked = [*product(bodies, ("/v1/completions", "/v1/models", "/no/such/path"))]
+    for body, path in asked:
+        one = gateway.exchange()
+        assert len((await one.routed(body, path=path)).endpoints) == 2, (body, path)
+        await one.answered(status="404")
+        await one.ended()
+    assert [state for state, _ in await gateway.decisions()] == ["FAILED"] * len(asked)
 
 
 OTHER = pod("other", "10.0.0.3:80").replace('"demo"', '"empty"')
@@ -203,31 +202,28 @@ async def test_a_body_that_depends_on_the_chat_template_is_read_with_it(
         assert cached[1] > 100
 
 
-@pytest.mark.parametrize(
-    ("subset", "endpoints"),
-    [([TWO], [TWO]), ("10.0.0.2:80,10.0.0.9:80", [TWO]), (["10.0.0.2"], [TWO]), ([ONE, TWO], None)],
-)
-async def test_only_endpoints_of_the_subset_are_picked(
-    gateway: Gateway, subset: Any, endpoints: list[str] | None
-) -> None:
-    for body in (completion(), None):
-        one = gateway.exchange()
-        destination = await one.routed(body, subset=subset)
-        assert sorted(destination.endpoints) == (endpoints or [ONE, TWO])
+async def test_only_endpoints_of_the_subset_are_picked(gateway: Gateway) -> None:
+    subsets: list[tuple[Any, list[str]]] = [
+        ([TWO], [TWO]), ("10.0.0.2:80,10.0.0.9:80", [TWO]), (["10.0.0.2"], [TWO]), ([ONE, TWO], [ONE, TWO]),
+    ]  # fmt: skip
+    for (subset, endpoints), body in product(subsets, (completion(), None)):
+        destination = await gateway.exchange().routed(body, subset=subset)
+        assert sorted(destination.endpoints) == endpoints, subset
 
 
-@pytest.mark.parametrize("subset", [[], "", ["10.0.0.9:80"], ["10.0.0.2:81"]])
-async def test_a_subset_that_matches_nothing_is_unavailable(tmp_path: Path, subset: Any) -> None:
+async def test_a_subset_that_matches_nothing_is_unavailable(tmp_path: Path) -> None:
+    subsets: list[Any] = [[], "", ["10.0.0.9:80"], ["10.0.0.2:81"]]
     async with asking(tmp_path, picker='failure-mode = "fail-open"') as gateway:
-        one = gateway.exchange()
-        await one.request(ends=True, subset=subset)
-        status, error, headers = await one.refused()
-        assert (status, error["code"]) == (503, "SUBSET_UNMATCHED")
-        assert headers["x-warmpath-reason"] == "SUBSET_UNMATCHED"
-        metric = 'warmpath_endpoint_picks_total{outcome="subset_unmatched"}'
-        assert await gateway.metric(metric) == 1
-        metric = 'warmpath_refusals_total{method="Process",reason="SUBSET_UNMATCHED"}'
-        assert await gateway.metric(metric) == 1
+        for number, subset in enumerate(subsets, 1):
+            one = gateway.exchange()
+            await one.request(ends=True, subset=subset)
+            status, error, headers = await one.refused()
+            assert (status, error["code"]) == (503, "SUBSET_UNMATCHED")
+            assert headers["x-warmpath-reason"] == "SUBSET_UNMATCHED"
+            metric = 'warmpath_endpoint_picks_total{outcome="subset_unmatched"}'
+            assert await gateway.metric(metric) == number
+            metric = 'warmpath_refusals_total{method="Process",reason="SUBSET_UNMATCHED"}'
+            assert await gateway.metric(metric) == number
 
 
 async def test_a_model_without_pods_is_unavailable(either_gateway: Gateway) -> None:

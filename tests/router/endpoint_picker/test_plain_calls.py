@@ -103,24 +103,20 @@ async def test_a_pick_is_told_in_headers_and_connections_are_kept(gateway: Gatew
     assert await gateway.metric('warmpath_requests_total{code="OK",method="/pick"}') == 2
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "headers"),
-    [
+async def test_nothing_is_refused_for_what_it_asks(gateway: Gateway) -> None:
+    asked: list[tuple[str, str, bytes | None, dict[str, str]]] = [
         ("GET", "/pick/v1/models", None, {}),
         ("POST", "/pick/v1/completions?a=b", b"not json", {}),
         ("POST", PATH, completion(model="unknown"), {}),
         ("GET", "/pick/v1/realtime", None, {"upgrade": "websocket"}),
         ("POST", PATH, completion(), {"content-encoding": "gzip"}),
-    ],
-)
-async def test_nothing_is_refused_for_what_it_asks(
-    gateway: Gateway, method: str, path: str, body: bytes | None, headers: dict[str, str]
-) -> None:
-    async with calling(gateway.router.address) as caller:
-        answer = await caller.ask(body, headers, path, method)
-        assert {*answer.endpoints} == {ONE, TWO}
-        assert "x-warmpath-cached-tokens" not in answer.headers
-        await ended(gateway, answer)
+    ]
+    for method, path, body, headers in asked:
+        async with calling(gateway.router.address) as caller:
+            answer = await caller.ask(body, headers, path, method)
+            assert {*answer.endpoints} == {ONE, TWO}, path
+            assert "x-warmpath-cached-tokens" not in answer.headers
+            await ended(gateway, answer)
 
 
 async def test_a_body_longer_than_the_limit_is_dropped_and_picked_for_by_load(
@@ -282,21 +278,16 @@ async def test_requests_wait_behind_one_that_is_being_answered(gateway: Gateway)
         await ended(gateway, *answers)
 
 
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
+async def test_a_malformed_request_is_answered_and_ends_its_connection(gateway: Gateway) -> None:
+    for sent, status in (
         (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", b"400"),
         (b"POST /pick/a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"501"),
         (b"GET /" + b"a" * (MOST_HEAD_BYTES + 1), b"431"),
         (b"PRO HTTP/2.0\r\n\r\n", b"400"),
-    ],
-)
-async def test_a_malformed_request_is_answered_and_ends_its_connection(
-    gateway: Gateway, sent: bytes, status: bytes
-) -> None:
-    async with calling(gateway.router.address) as caller:
-        caller.writer.write(sent)
-        assert (await caller.reader.read()).startswith(b"HTTP/1.1 " + status)
+    ):
+        async with calling(gateway.router.address) as caller:
+            caller.writer.write(sent)
+            assert (await caller.reader.read()).startswith(b"HTTP/1.1 " + status)
 
 
 async def test_other_paths_are_not_found_and_health_is_told_to_anybody(gateway: Gateway) -> None:

@@ -154,24 +154,24 @@ async def test_a_router_that_ends_first_hands_on_the_reports_for_others(
     )
 
 
-@pytest.mark.parametrize("name", ["", "call-1"])
-async def test_a_report_waits_until_redis_is_back(
-    prefix: str, name: str, caplog: pytest.LogCaptureFixture
+async def test_reports_wait_until_redis_is_back(
+    prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     owner, other = Sharer(prefix), Sharer(prefix)
     with RedisServer() as server:
         async with owner.sharing(server.url), other.sharing(server.url):
-            booked = name or owner.book()
+            booked = owner.book()
             await until(lambda: len(other.peers.received.alive(other.now)))
             server.kill()
             assert other.peers.hand_on(booked, b"at once", other.now)
             await until(lambda: not len(other.peers.received.alive(other.now)))
             assert other.peers.hand_on(booked, b"later", other.now)
-            assert other.peers.relay.waiting == 2
+            assert other.peers.hand_on("call-1", b"by a name", other.now)
+            assert other.peers.relay.waiting == 3
             server.restart()
-            await until(lambda: len(owner.reports) >= 2)
-            assert set(owner.reports) == {b"at once", b"later"}
+            await until(lambda: len(owner.reports) >= 3)
+            assert set(owner.reports) == {b"at once", b"later", b"by a name"}
             await until(lambda: owner.peers.is_connected and other.peers.is_connected)
             await until(lambda: "shared with other routers again" in caplog.text)
     assert "not shared with other routers: " in caplog.text
