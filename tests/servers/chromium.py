@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 import shutil
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,39 +95,50 @@ class Tab:
         await self.send("Emulation.setEmulatedMedia", features=[feature])
 
 
-@asynccontextmanager
-async def chromium() -> AsyncIterator[Tab]:
-    """Run a browser; yield its only tab."""
+@contextmanager
+def browser() -> Iterator[str]:
+    """Run a browser; yield host:port of its DevTools."""
     assert PROGRAM, MISSING
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        process = await asyncio.create_subprocess_exec(
-            PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--no-first-run", "--no-proxy-server", "--disable-background-networking",
-            "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank",
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        process = subprocess.Popen(
+            [
+                PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                "--no-first-run", "--no-proxy-server", "--disable-background-networking",
+                "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank",
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        found, deadline = Path(folder, "DevToolsActivePort"), time.monotonic() + START_SECONDS
         try:
-            async with asyncio.timeout(START_SECONDS):
-                address = await _address(process, Path(folder))
-            async with aiohttp.ClientSession() as http:
-                async with http.get(f"http://{address}/json/list") as answer:
-                    [page] = [one for one in await answer.json() if one["type"] == "page"]
-                async with http.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    tab = Tab(socket)
-                    listening = asyncio.create_task(tab.listen())
-                    for domain in ("Page", "Runtime", "Log", "Network"):
-                        await tab.send(f"{domain}.enable")
-                    yield tab
-                    listening.cancel()
+            while not (found.exists() and found.read_text(encoding="utf-8").count("\n")):
+                assert process.poll() is None, "Chromium ended while starting"
+                assert time.monotonic() < deadline, "Chromium does not start"
+                time.sleep(0.05)
+            yield f"127.0.0.1:{found.read_text(encoding='utf-8').split()[0]}"
         finally:
             process.kill()
-            await process.wait()
+            process.wait()
 
 
-async def _address(process: asyncio.subprocess.Process, folder: Path) -> str:
-    """Return host:port of its DevTools, which it writes into its folder."""
-    found = folder / "DevToolsActivePort"
-    while not (found.exists() and found.read_text(encoding="utf-8").count("\n")):
-        assert process.returncode is None, "Chromium ended while starting"
-        await asyncio.sleep(0.05)
-    return f"127.0.0.1:{found.read_text(encoding='utf-8').split()[0]}"
+@asynccontextmanager
+async def new_tab(address: str) -> AsyncIterator[Tab]:
+    """Open a tab of a browser; close it in the end."""
+    async with aiohttp.ClientSession(f"http://{address}") as http:
+        async with http.put("/json/new?about:blank") as answer:
+            page = await answer.json(content_type=None)
+        async with http.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+            tab = Tab(socket)
+            listening = asyncio.create_task(tab.listen())
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                await tab.send(f"{domain}.enable")
+            yield tab
+            listening.cancel()
+        await http.get(f"/json/close/{page['id']}")
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Tab]:
+    """Run a browser; yield a tab of it."""
+    with browser() as address:
+        async with new_tab(address) as tab:
+            yield tab

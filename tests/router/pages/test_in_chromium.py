@@ -1,7 +1,7 @@
 """The page in a real browser: with 4 pods and with 400, wide and narrow, by keyboard, under its policy."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.router.pick_stand import QUIET, UNENDING, pod, prompt
 from tests.router.pick_stand import standing as shadowing
 from tests.router.running_router import running_router
 from tests.router.service_stand import IDS, packed, standing
-from tests.servers.chromium import MISSING, Tab, chromium
+from tests.servers.chromium import MISSING, Tab, browser, new_tab
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.assemble.means import ShadowMode
 
@@ -49,9 +49,15 @@ TYPED = """(() => {
 FOCUSED = "document.activeElement.innerText || document.activeElement.id"
 
 
+@pytest.fixture(scope="module")
+def devtools() -> Iterator[str]:
+    with browser() as address:
+        yield address
+
+
 @pytest.fixture
-async def tab() -> AsyncIterator[Tab]:
-    async with chromium() as opened:
+async def tab(devtools: str) -> AsyncIterator[Tab]:
+    async with new_tab(devtools) as opened:
         yield opened
         hosts = {url.split("/")[2] for url in opened.asked if "://" in url}
         assert all(host.startswith("127.0.0.1:") for host in hosts), hosts

@@ -64,33 +64,32 @@ async def test_answers_are_those_of_grpc(tmp_path: Path, model_folder: Path) -> 
     assert diagnosis["attributions"] == []
 
 
-@pytest.mark.parametrize(
-    ("method", "body", "status", "why"),
-    [
-        ("Score", b"{", 400, "body: is not the method's request as JSON"),
-        ("Score", b'{"promt": {}}', 400, 'has no field named "promt"'),
-        ("Score", b'{"prompt": {"model": 7}}', 400, "body: "),
-        ("Score", b"\xff\xfe", 400, "body: "),
-        ("Score", b"[" * 3000, 400, "body: "),
-        ("Score", {"prompt": {"model": "nobody", "text": "x"}}, 404, "nobody"),
-        ("Explain", {"prompt": {"model": "ids-only", "token_ids": {"ids": [1]}}}, 503, "no pod"),
-        ("Score", b" " * 4001, 413, "limits.max-prompt-bytes"),
-        ("ListPods", b" " * (MOST_QUESTION_BYTES + 1), 413, "ListPods takes no more"),
-        ("Diagnose", b"[" * 3000, 400, "body: "),
-        ("Score", b"7", 400, "body: "),
-        ("Score", b'{"text": "x"}', 400, 'has no field named "text"'),
-        ("Score", b'{"prompt": {"text": "x", "text": "y"}}', 400, "duplicate key text"),
-        ("Score", b'{"prompt": {"text": "\\ud800"}}', 400, "body: "),
-        ("Score", b'{"request_id": ' + b"9" * 3000 + b"}", 400, "body: "),
-    ],
-)
-async def test_errors_say_what_is_wrong(
-    tmp_path: Path, method: str, body: Any, status: int, why: str
-) -> None:
+ERRORS: list[tuple[str, Any, int, str]] = [
+    ("Score", b"{", 400, "body: is not the method's request as JSON"),
+    ("Score", b'{"promt": {}}', 400, 'has no field named "promt"'),
+    ("Score", b'{"prompt": {"model": 7}}', 400, "body: "),
+    ("Score", b"\xff\xfe", 400, "body: "),
+    ("Score", b"[" * 3000, 400, "body: "),
+    ("Score", {"prompt": {"model": "nobody", "text": "x"}}, 404, "nobody"),
+    ("Explain", {"prompt": {"model": "ids-only", "token_ids": {"ids": [1]}}}, 503, "no pod"),
+    ("Score", b" " * 4001, 413, "limits.max-prompt-bytes"),
+    ("ListPods", b" " * (MOST_QUESTION_BYTES + 1), 413, "ListPods takes no more"),
+    ("Diagnose", b"[" * 3000, 400, "body: "),
+    ("Score", b"7", 400, "body: "),
+    ("Score", b'{"text": "x"}', 400, 'has no field named "text"'),
+    ("Score", b'{"prompt": {"text": "x", "text": "y"}}', 400, "duplicate key text"),
+    ("Score", b'{"prompt": {"text": "\\ud800"}}', 400, "body: "),
+    ("Score", b'{"request_id": ' + b"9" * 3000 + b"}", 400, "body: "),
+]
+"""Methods, bodies, and the statuses and reasons that they get."""
+
+
+async def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     more = '[limits]\nmax-prompt-bytes = 4000\nmax-prompt-tokens = 1000\n[[models]]\nname = "ids-only"\n'
     async with live(tmp_path, more + pods("pod-1")) as (_, session):
-        found, answer = await post(session, method, body)
-    assert (found, why in answer["error"]) == (status, True), answer
+        for method, body, status, why in ERRORS:
+            found, answer = await post(session, method, body)
+            assert (found, why in answer["error"]) == (status, True), (method, body, answer)
 
 
 async def test_no_call_that_changes_anything_is_served(tmp_path: Path) -> None:
