@@ -36,12 +36,7 @@ CHUNK = 64
 
 @inner
 def _walk(
-    by_key: NDArray[np.uint32],
-    records: NDArray[np.uint64],
-    halves: NDArray[np.uint32],
-    quarters: NDArray[np.uint16],
-    words: NDArray[np.uint64],
-    live: NDArray[np.uint64],
+    view: View,
     keys: NDArray[np.uint64],
     count: int,
     depth: int,
@@ -53,6 +48,7 @@ def _walk(
     before: int,
 ) -> tuple[int, int]:
     """Look up `count` keys at `depth`; return how many stretches have ended, and the last key's set."""
+    by_key, records, halves, quarters, words, live = view
     for at in range(count):
         number = find_within(by_key, records, keys[at])
         held = 0
@@ -133,6 +129,7 @@ def of_keys(
     Return how many there are, which may be more than `found` has rows. With `leading`, the look-up
     stops after the first chunk whose last block no slot holds.
     """
+    view = (by_key, records, halves, quarters, words, live)
     current = np.zeros(live.size, np.uint64)
     opened = np.zeros(live.size * 64, np.int64)
     stretches, before = 0, 0
@@ -140,21 +137,7 @@ def of_keys(
     while depth < keys.size:
         chunk = min(CHUNK, keys.size - depth)
         stretches, before = _walk(
-            by_key,
-            records,
-            halves,
-            quarters,
-            words,
-            live,
-            keys[depth:],
-            chunk,
-            depth,
-            now,
-            current,
-            opened,
-            found,
-            stretches,
-            before,
+            view, keys[depth:], chunk, depth, now, current, opened, found, stretches, before
         )
         depth += chunk
         if leading and _is_empty(current):
@@ -179,6 +162,7 @@ def of_tokens(
     found: NDArray[np.int64],
 ) -> int:
     """Write stretches as `of_keys` does, of the first `count` blocks, chained to `root`."""
+    view = (by_key, records, halves, quarters, words, live)
     current = np.zeros(live.size, np.uint64)
     opened = np.zeros(live.size * 64, np.int64)
     keys = np.empty(CHUNK + 1, np.uint64)
@@ -195,21 +179,7 @@ def of_tokens(
             seen |= first_number(by_key, keys[at])
         keys[CHUNK] = seen  # else the compiler would drop the reads, whose result nobody needs
         stretches, before = _walk(
-            by_key,
-            records,
-            halves,
-            quarters,
-            words,
-            live,
-            keys,
-            chunk,
-            depth,
-            now,
-            current,
-            opened,
-            found,
-            stretches,
-            before,
+            view, keys, chunk, depth, now, current, opened, found, stretches, before
         )
         depth += chunk
         if leading and _is_empty(current):
