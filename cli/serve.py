@@ -8,7 +8,7 @@ from pathlib import Path
 
 from warmpath.cli.child import until_ended
 from warmpath.cli.engines.fleet import running
-from warmpath.cli.engines.options import OUT, EngineOptions, add_engines, engine_options
+from warmpath.cli.engines.place import OUT, EngineOptions, add_engines, engine_options
 from warmpath.cli.tls_options import OptionError
 from warmpath.process.command_line import USAGE
 from warmpath.router import serve

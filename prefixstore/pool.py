@@ -18,7 +18,7 @@ import msgspec
 
 from warmpath.prefixstore.cuts.proof import CUT_BYTES, FAST_SLICE, SLICE, slices_of
 from warmpath.prefixstore.rechecks import Rechecks
-from warmpath.prefixstore.store.contract import Entry, PrefixStore
+from warmpath.prefixstore.store import Entry, PrefixStore
 from warmpath.prefixstore.tokenizers.tokenizer import (
     ID_BYTES,
     Asking,

@@ -4,7 +4,7 @@ The kernel distributes connections among them (SO_REUSEPORT). The first follows 
 read the index in one memory (`indexer.compiled.memory`), which this process makes and keeps. One that
 ends fails only its own calls, and is started again; the first goes on from what its predecessor left
 there (`indexer.processes.heritage`). They see each other's bookings, and hand each other's reports on,
-over a board in this process (`router.peers.board`).
+over a board in this process (`router.peers.siblings`).
 """
 
 import asyncio
@@ -23,8 +23,7 @@ from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 from warmpath.process.tasks import cancel, watched
 from warmpath.router.config.schema import Config
-from warmpath.router.peers.board import Board
-from warmpath.router.peers.siblings import answer
+from warmpath.router.peers.siblings import Board, answer
 
 log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from warmpath.indexer.engines.event import Removed as Removed
     from warmpath.indexer.engines.event import Stored as Stored
     from warmpath.indexer.engines.event import Tier as Tier
-    from warmpath.indexer.keys.extra import Item as Item
-    from warmpath.indexer.keys.extra import pack_extra as pack_extra
+    from warmpath.indexer.keys.key import Item as Item
+    from warmpath.indexer.keys.key import pack_extra as pack_extra
     from warmpath.indexer.keys.key import pack_tokens as pack_tokens
     from warmpath.indexer.trust import Level as Level
     from warmpath.indexer.trust import Trust as Trust
@@ -59,8 +59,7 @@ _MODULES = {
     "warmpath.client.request": ("Request",),
     "warmpath.client.sync_client": ("Client",),
     "warmpath.indexer.engines.event": ("Cleared", "Moved", "Removed", "Stored", "Tier"),
-    "warmpath.indexer.keys.extra": ("Item", "pack_extra"),
-    "warmpath.indexer.keys.key": ("pack_tokens",),
+    "warmpath.indexer.keys.key": ("Item", "pack_extra", "pack_tokens"),
     "warmpath.indexer.trust": ("Level", "Trust"),
     "warmpath.library.index": ("Index",),
     "warmpath.library.picker": ("Candidate", "Picked", "Picker", "Source"),

@@ -27,7 +27,7 @@ from warmpath.cli.index.stats import read_servers
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.dial import Tap
 from warmpath.indexer.follow.endpoint import rank_endpoint
-from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
+from warmpath.indexer.shared.redis.command import OUT_OF_MEMORY, Fault, hint_of
 from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -15,8 +15,7 @@ from warmpath.cli.child import OURS, ChildError, Process, addresses_of, again
 from warmpath.cli.console import trust_words
 from warmpath.cli.engines.ask import CHAT, TEXT, Away, Found, ask_engine
 from warmpath.cli.engines.line import lines
-from warmpath.cli.engines.options import EngineOptions
-from warmpath.cli.engines.place import Place, PlaceError
+from warmpath.cli.engines.place import EngineOptions, Place, PlaceError
 from warmpath.cli.engines.written import Asked, configuration, free_server, write
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.calls import Prompt

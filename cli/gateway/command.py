@@ -15,7 +15,7 @@ from typing import NamedTuple
 from warmpath.cli.asking import ROUTER, add_channel, answer
 from warmpath.cli.child import ChildError, again, until_ended
 from warmpath.cli.engines.fleet import running
-from warmpath.cli.engines.options import EngineOptions, add_engines, engine_options
+from warmpath.cli.engines.place import EngineOptions, add_engines, engine_options
 from warmpath.cli.engines.written import is_free
 from warmpath.cli.findings import tell_findings
 from warmpath.cli.gateway.bootstrap import (

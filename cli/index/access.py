@@ -29,10 +29,11 @@ from warmpath.indexer.shared.redis.command import (
     Command,
     CommandFailedError,
     CommandRefusedError,
+    Fault,
     Reply,
     UnreachableError,
+    fault_of,
 )
-from warmpath.indexer.shared.redis.fault import Fault, fault_of
 from warmpath.indexer.shared.sweep.mend import batches
 from warmpath.process.command_line import NO_ANSWER
 

@@ -65,7 +65,7 @@ def block_key(tokens: NDArray[np.uint32], start: int, size: int, seed: np.uint64
 
 @inlined
 def lookahead_key(token: np.uint32, seed: np.uint64) -> np.uint64:
-    """Return the XXH64 of `indexer.keys.extra.next_token`, whose 5 bytes are a letter and a token id."""
+    """Return the XXH64 of `indexer.keys.key.next_token`, whose 5 bytes are a letter and a token id."""
     word = (np.uint64(token) << np.uint64(8) | np.uint64(0x6E)) & np.uint64(0xFFFFFFFF)
     key = _turn((seed + P5 + np.uint64(5)) ^ (word * P1), 23) * P2 + P3
     key = _turn(key ^ ((np.uint64(token) >> np.uint64(24)) * P5), 11) * P1

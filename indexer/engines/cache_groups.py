@@ -88,7 +88,7 @@ class Layout:
 
     groups: Mapping[int, Group] = field(default_factory=dict)
     lookahead: bool = False
-    """Whether a block depends on the token after it too (`indexer.keys.extra.next_token`)."""
+    """Whether a block depends on the token after it too (`indexer.keys.key.next_token`)."""
 
     @cached_property
     def block_size(self) -> int:

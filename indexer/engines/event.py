@@ -67,7 +67,7 @@ class Stored:
     cache_salt: str = ""
     """The cache salt, known only where the sequence starts (`parent` is None)."""
     extras: tuple[bytes | None, ...] | None = None
-    """Canonical extra of each block (see `indexer.keys.extra`); None where no block has one."""
+    """Canonical extra of each block (see `indexer.keys.key.pack_extra`); None where no block has one."""
     group: int = 0
     kind: str = ""
     """The group's kind of attention as the engine names it; empty where it does not name it."""
@@ -75,7 +75,7 @@ class Stored:
     """Tokens of the group's sliding window; 0 where it has none, or the engine does not say."""
     lookahead: int = 0
     """How many tokens behind a block it depends on, too; the block's extra names the first of them
-    (`indexer.keys.extra.next_token`)."""
+    (`indexer.keys.key.next_token`)."""
     is_rest: bool = False
     """Whether this is the rest of a store that had no parent; `parent` is then a block of that store."""
     once: bool = False

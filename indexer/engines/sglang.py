@@ -34,8 +34,7 @@ from warmpath.indexer.engines.wire import (
     tier_of,
     within,
 )
-from warmpath.indexer.keys.extra import next_token
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import next_token, pack_tokens
 
 
 class Metadata(msgspec.Struct, frozen=True):

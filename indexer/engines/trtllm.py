@@ -31,8 +31,7 @@ from warmpath.indexer.engines.event import (
 )
 from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
 from warmpath.indexer.engines.wire import LONGEST_KIND, one_error, within
-from warmpath.indexer.keys.extra import pack_extra
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import pack_extra, pack_tokens
 from warmpath.indexer.stream.replay import MOST_SEQUENCE
 
 MOST_HASH_BYTES = 64

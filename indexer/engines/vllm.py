@@ -30,8 +30,7 @@ from warmpath.indexer.engines.wire import (
     tier_of,
     within,
 )
-from warmpath.indexer.keys.extra import next_token, pack_extra
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import next_token, pack_extra, pack_tokens
 
 
 class BlockStored(msgspec.Struct, frozen=True):
@@ -124,7 +123,7 @@ def _with_next_tokens(
 
 
 def _extras(event: BlockStored) -> tuple[str, tuple[bytes | None, ...] | None]:
-    """Split the untyped extra keys into the salt and each block's extra (`indexer.keys.extra`).
+    """Split the untyped extra keys into the salt and each block's extra (`indexer.keys.key.pack_extra`).
 
     A block's list is: LoRA, multimodal items in order, salt (first block only), embeddings. A bare
     string that is not the adapter is the salt where it comes last in a first block; elsewhere it is an

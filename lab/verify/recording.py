@@ -14,8 +14,7 @@ from typing import Any, TextIO
 
 from warmpath.indexer.engines.event import MalformedEventError
 from warmpath.indexer.engines.wire import within
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import Item, pack_tokens
 from warmpath.indexer.stream.replay import MOST_SEQUENCE
 from warmpath.lab.local.gzipped import DAMAGED, open_gzipped
 from warmpath.router.prompt.bodies.openai import reads_cache

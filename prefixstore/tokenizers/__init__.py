@@ -1,1 +1,1 @@
-"""Tokenizers and the sources that load them; prefix stores live in `prefixstore/store/`."""
+"""Tokenizers and the sources that load them; prefix stores live in `prefixstore/store.py`."""

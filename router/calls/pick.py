@@ -14,7 +14,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import MANY_RANKS, in_turns, tasked, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.parse import check_asked, check_loads
-from warmpath.router.calls.pick_reply import pick_reply
+from warmpath.router.calls.replies import pick_reply
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.blindness import Blindness

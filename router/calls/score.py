@@ -17,7 +17,7 @@ from warmpath.indexer.trust import Trust
 from warmpath.process.loop import MANY_RANKS, in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.calls.score_reply import Replies, score_rest, unknown_pod
+from warmpath.router.calls.replies import Replies, score_rest, unknown_pod
 from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pick.messages import trust_message
 from warmpath.router.pods.namespaces import asked

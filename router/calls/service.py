@@ -28,8 +28,8 @@ from warmpath.router.calls.failures import (
 from warmpath.router.calls.intake import Intake, too_busy
 from warmpath.router.calls.parse import parse, parsed
 from warmpath.router.calls.pick import PickAnswerer
+from warmpath.router.calls.replies import stream_reply
 from warmpath.router.calls.score import Answerer, Scored
-from warmpath.router.calls.score_reply import stream_reply
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -92,7 +92,7 @@ class RouterService:
         self._tracer = tracer
 
     async def _score(self, request: bytes, timeout: float, patience: float) -> bytes:
-        """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.calls.score_reply`)."""
+        """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.calls.replies`)."""
         cut = _cut(wire.ScoreRequest, request)
         asked, plain = cut or (await parse(wire.ScoreRequest, request), None)
         return self._counted(await self.answerer.score(asked, timeout, patience, plain))

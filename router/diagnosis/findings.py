@@ -6,7 +6,7 @@ from functools import partial
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.shared.records.registry import AWAY, NOBODY
-from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
+from warmpath.indexer.shared.redis.command import OUT_OF_MEMORY, is_explained
 from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
 from warmpath.router.diagnosis.attribution import Evidence
 from warmpath.router.diagnosis.mispredictions import (

@@ -12,7 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
 from warmpath.router.calls.parse import varint_at
-from warmpath.router.calls.score_reply import varint
+from warmpath.router.calls.replies import varint
 from warmpath.router.endpoint_picker.events import (
     Event,
     Headers,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
-from warmpath.router.inference_api.apis.table import api_of
+from warmpath.router.inference_api.apis import api_of
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.model_name import read_model
 from warmpath.router.inference_api.request import InferenceRequest, NotExactError, UnreadError

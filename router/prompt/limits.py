@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.key import Item
 from warmpath.router.prompt.bad_request import BadRequestError
 
 MOST_NAME_BYTES = 1024

@@ -7,8 +7,7 @@ from typing import Literal
 import msgspec
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
+from warmpath.indexer.keys.key import TOKEN_BYTES, Item, pack_tokens
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire

@@ -19,9 +19,7 @@ from warmpath.prefixstore.chats.published import published
 from warmpath.prefixstore.chats.render_worker import RenderLimits
 from warmpath.prefixstore.chats.renderer import ProcessRenderer
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store.contract import PrefixStore
-from warmpath.prefixstore.store.lru import LruStore
-from warmpath.prefixstore.store.trie import TrieStore
+from warmpath.prefixstore.store import LruStore, PrefixStore, TrieStore
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.engine import Tracing
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError

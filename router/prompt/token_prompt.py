@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.keys.extra import Item, extras_of, next_token
 from warmpath.indexer.keys.key import (
     TOKEN_BYTES,
     WORD_BYTES,
     Chain,
+    Item,
     Keyspace,
+    extras_of,
+    next_token,
     unpack_tokens,
     unpack_words,
 )

@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.examples import examples
-from warmpath.prefixstore.store import lru, trie
-from warmpath.prefixstore.store.contract import Entry, PrefixStore
-from warmpath.prefixstore.store.lru import ENTRY_BYTES, LruStore
-from warmpath.prefixstore.store.trie import LEAF_BYTES, NODE_BYTES, TrieStore
+from warmpath.prefixstore import store as stores
+from warmpath.prefixstore.store import (
+    ENTRY_BYTES,
+    LEAF_BYTES,
+    NODE_BYTES,
+    Entry,
+    LruStore,
+    PrefixStore,
+    TrieStore,
+)
 
 
 class ReferenceStore(PrefixStore):
@@ -60,10 +66,10 @@ def check(store: PrefixStore) -> None:
         return
     assert isinstance(store, LruStore | TrieStore)
     if isinstance(store, LruStore):
-        kept, total = len(store._entries), sum(map(lru._bytes, store._entries.values()))
+        kept, total = len(store._entries), sum(map(stores._bytes_of, store._entries.values()))
     else:
-        kept, total = len(store._trie), sum(map(trie._bytes, store._trie.values()))
-        total += sum(map(trie._leaf_bytes, store._leaves))
+        kept, total = len(store._trie), sum(map(stores._node_bytes, store._trie.values()))
+        total += sum(map(stores._leaf_bytes, store._leaves))
         paths = store._trie.keys()
         assert {path for path in paths if not store._trie.has_subtrie(path)} == store._leaves.keys()
     assert (kept, total) == (store.stats.entries, store.stats.bytes)

@@ -21,7 +21,7 @@ from tests.docs.test_pages import ROOT
 from tests.scorer.ranked import rank
 from warmpath.indexer.engines.event import Batch, MalformedEventError
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.store import LruStore
 from warmpath.prefixstore.tokenizers.tokenizer import pack_ids
 from warmpath.prefixstore.workers import Workers
 from warmpath.scorer.candidate import Candidate, Load, Request

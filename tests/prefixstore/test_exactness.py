@@ -25,7 +25,7 @@ from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.cuts import expressions, proof
 from warmpath.prefixstore.cuts.proof import SLICE, cut_finder, slices_of
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.store import LruStore
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from warmpath.prefixstore.workers import Workers
 from warmpath.router.prompt.bodies.openai import ChatBody, Text, parse_chat, parse_completions

@@ -12,7 +12,7 @@ from tests.recordings import TOKENIZER
 from warmpath.prefixstore.cuts.proof import CUT_BYTES, SLICE
 from warmpath.prefixstore.pool import LONG_BYTES, KeyMemo, TokenizerPool, Tokens
 from warmpath.prefixstore.rechecks import PAUSE_SECONDS
-from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.store import LruStore
 from warmpath.prefixstore.tokenizers.fast_encoder import FastEncoder
 from warmpath.prefixstore.tokenizers.tokenizer import (
     AT_ONCE_BYTES,

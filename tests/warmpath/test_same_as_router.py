@@ -21,8 +21,7 @@ from warmpath import Index, Prompt, Scorer
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import MalformedEventError, Stored
 from warmpath.indexer.index.slot import RankName
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import unpack_tokens
+from warmpath.indexer.keys.key import Item, unpack_tokens
 from warmpath.lab.verify.recording import Frame, RecordedRequest, read_recording
 from warmpath.router.prompt.reader import PromptReader
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
+from warmpath.indexer.keys.key import TOKEN_BYTES, Item, pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
 from warmpath.router.load.engine_metrics import problem_of

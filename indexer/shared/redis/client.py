@@ -5,17 +5,15 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from warmpath.indexer.shared.redis.command import (
+    NO_CONNECTION,
+    SLOW_TLS_HINT,
     Call,
     Command,
     CommandFailedError,
     CommandRefusedError,
+    Fault,
     Reply,
     UnreachableError,
-)
-from warmpath.indexer.shared.redis.fault import (
-    NO_CONNECTION,
-    SLOW_TLS_HINT,
-    Fault,
     fault_of,
     hint_of,
 )

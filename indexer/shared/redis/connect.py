@@ -18,12 +18,13 @@ from redis.exceptions import ResponseError
 from warmpath.indexer.shared.redis.address import ACCESS, Address, RedisKind, contradictions, parse
 from warmpath.indexer.shared.redis.client import RedisClient
 from warmpath.indexer.shared.redis.command import (
+    NO_CONNECTION,
+    TLS_HINT,
     Argument,
     CommandRefusedError,
     Reply,
     UnreachableError,
 )
-from warmpath.indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
 from warmpath.indexer.shared.redis.node import Node, Wire
 from warmpath.indexer.shared.redis.topology import Cluster, SentinelMaster, Topology
 from warmpath.process.address import HostPort

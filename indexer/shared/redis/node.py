@@ -9,6 +9,7 @@ from hashlib import sha1
 from typing import Protocol
 
 from warmpath.indexer.shared.redis.command import (
+    NO_CONNECTION,
     Argument,
     Call,
     Command,
@@ -17,7 +18,6 @@ from warmpath.indexer.shared.redis.command import (
     Script,
     UnreachableError,
 )
-from warmpath.indexer.shared.redis.fault import NO_CONNECTION
 
 FIRST_PAUSE = 0.05
 """Seconds after a failed connection before the next is tried; doubled each time."""

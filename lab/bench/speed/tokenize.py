@@ -24,9 +24,7 @@ from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
 from warmpath.lab.bench.stand.servers import Fleet, medians
 from warmpath.lab.bench.stand.words import text_of
 from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store.contract import PrefixStore
-from warmpath.prefixstore.store.lru import LruStore
-from warmpath.prefixstore.store.trie import TrieStore
+from warmpath.prefixstore.store import LruStore, PrefixStore, TrieStore
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.prefixstore.workers import Workers
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

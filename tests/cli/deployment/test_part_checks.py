@@ -27,8 +27,7 @@ from warmpath.cli.deployment.inspect import (
 )
 from warmpath.cli.doctor import _near
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
-from warmpath.indexer.shared.redis.command import Call, script
-from warmpath.indexer.shared.redis.fault import Fault
+from warmpath.indexer.shared.redis.command import Call, Fault, script
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.router.config.read import load
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec

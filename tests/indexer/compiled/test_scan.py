@@ -36,7 +36,7 @@ from warmpath.indexer.compiled.scan.scanned import (
 )
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
-from warmpath.indexer.keys.extra import next_token
+from warmpath.indexer.keys.key import next_token
 
 CODECS: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang}
 TIERS = list(Tier)

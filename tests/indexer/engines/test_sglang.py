@@ -11,8 +11,7 @@ from tests.recordings import SGLANG_EVENTS
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Cleared, Removed, Stored, Tier
 from warmpath.indexer.engines.wire import decode_batch
-from warmpath.indexer.keys.extra import next_token
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import next_token, pack_tokens
 
 FILE = json.loads(SGLANG_EVENTS.read_text())
 VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}

@@ -22,8 +22,7 @@ from warmpath.indexer.engines.event import (
     UnreadableEvent,
 )
 from warmpath.indexer.engines.wire import decode_batch
-from warmpath.indexer.keys.extra import Item, extras_of, next_token
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import Item, extras_of, next_token, pack_tokens
 
 FILE = json.loads(VLLM_EVENTS.read_text())
 VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}

@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.embedded import packed_keys, stored_keys
-from warmpath.indexer.keys.extra import Item, extras_of
-from warmpath.indexer.keys.key import Chain, Keyspace, chain, pack_tokens, pack_words, unpack_tokens
+from warmpath.indexer.keys.key import (
+    Chain,
+    Item,
+    Keyspace,
+    chain,
+    extras_of,
+    pack_tokens,
+    pack_words,
+    unpack_tokens,
+)
 
 ROOT = Keyspace(model="m", block_size=4).root()
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)

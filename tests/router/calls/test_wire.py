@@ -16,9 +16,15 @@ from tests.router.pick.weighed import choice, option, placed
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.calls.pick_reply import pick_reply
+from warmpath.router.calls.replies import (
+    entry_of,
+    match_part,
+    pick_reply,
+    score_rest,
+    stream_reply,
+    varint,
+)
 from warmpath.router.calls.score import Answerer
-from warmpath.router.calls.score_reply import entry_of, match_part, score_rest, stream_reply, varint
 from warmpath.router.match.match import Scorer
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import MOST_CANDIDATES

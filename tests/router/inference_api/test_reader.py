@@ -13,8 +13,7 @@ from tests.vllm.api_bodies import BODIES, HI, places
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.inference_api.apis import table
-from warmpath.router.inference_api.apis.table import PATHS, api_of
+from warmpath.router.inference_api.apis import PATHS, api_of, table
 from warmpath.router.inference_api.body import Api
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest

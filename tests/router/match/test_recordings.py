@@ -21,8 +21,7 @@ from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import pack_tokens, unpack_words
+from warmpath.indexer.keys.key import Item, pack_tokens, unpack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer

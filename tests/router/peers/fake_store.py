@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
-from warmpath.router.peers.board import Board, words_of
+from warmpath.router.peers.siblings import Board, words_of
 
 AWAY = UnreachableError("nobody answers")
 

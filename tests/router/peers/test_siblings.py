@@ -13,8 +13,7 @@ from tests.router.running_router import serving
 from tests.waiting import until
 from warmpath.indexer.shared.redis.command import Command, UnreachableError
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.peers.board import Board
-from warmpath.router.peers.siblings import answer, siblings
+from warmpath.router.peers.siblings import Board, answer, siblings
 
 
 async def test_a_reply_that_came_too_late_is_not_taken_for_the_next_one() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.router.prompt.turns import turns_and_result
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import Item, pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.bad_request import BadRequestError

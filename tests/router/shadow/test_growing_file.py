@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.examples import examples
-from warmpath.router.shadow import growing_file
-from warmpath.router.shadow.growing_file import REST_SECONDS, GrowingFile, Line
+from warmpath.router.shadow import log_feed
+from warmpath.router.shadow.log_feed import REST_SECONDS, GrowingFile, Line
 
 
 class Rotated(RuleBasedStateMachine):
@@ -124,13 +124,13 @@ def test_a_renamed_file_that_rests_is_left_with_its_last_line(tmp_path: Path) ->
 def test_a_line_that_is_too_long_comes_cut_and_the_next_one_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing_file, "MOST_LINE_BYTES", 2000)
+    monkeypatch.setattr(log_feed, "MOST_LINE_BYTES", 2000)
     path = tmp_path / "access.log"
     path.touch()
     reader = GrowingFile(path, lambda: 0.0)
     with path.open("ab", buffering=0) as writer:
         writer.write(b"y" * 3000)
-        assert [len(line.content) for line in reader.read()] == [growing_file.SHOWN_BYTES]
+        assert [len(line.content) for line in reader.read()] == [log_feed.SHOWN_BYTES]
         writer.write(b"y" * 3000 + b"\nnext\n")
         assert reader.read() == [(6001, b"next")]
     reader.close()

@@ -25,8 +25,7 @@ from warmpath.client.connection import Retry
 from warmpath.client.credentials import SettingError
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import Item, pack_tokens
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 

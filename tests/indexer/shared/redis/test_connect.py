@@ -21,11 +21,12 @@ from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
     CommandRefusedError,
+    Fault,
     Script,
     UnreachableError,
+    fault_of,
 )
 from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect
-from warmpath.indexer.shared.redis.fault import Fault, fault_of
 
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}")
 SLOW = Script("slow", "for i = 1, 20000000 do end return 1")

@@ -17,9 +17,14 @@ from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from warmpath.indexer.shared.redis import connect as connecting
-from warmpath.indexer.shared.redis.command import Command, Redis, Reply, UnreachableError
+from warmpath.indexer.shared.redis.command import (
+    SLOW_TLS_HINT,
+    Command,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect
-from warmpath.indexer.shared.redis.fault import SLOW_TLS_HINT
 from warmpath.indexer.shared.redis.node import Node
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.router.inference_api.apis.table import PATHS
+from warmpath.router.inference_api.apis import PATHS
 from warmpath.router.inference_api.body import Api
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import fields as body_fields

@@ -1,1 +1,0 @@
-"""Prefix stores (LRU, trie) and their contract; no tokenizers."""
