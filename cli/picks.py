@@ -108,7 +108,7 @@ def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
     return table
 
 
-def _name(one: pb.Candidate | pb.Source) -> str:
+def _name(one: pb.Candidate | pb.Source | pb.Decision) -> str:
     return f"{one.pod} rank {one.rank}" if one.rank else one.pod
 
 
@@ -153,25 +153,19 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
     )
     for one in response.decisions:
         first = one.candidates[0]
+        cached = f"{one.cached_tokens:,}" if one.HasField("cached_tokens") else "?"
+        ttft = seconds(one.ttft) if one.HasField("ttft") else "?"
         table.add_row(
             datetime.fromtimestamp(one.at, UTC).strftime("%H:%M:%S.%f")[:-3], Text(one.model),
             f"{one.prompt_tokens:,}", Text(_went(one, first)),
-            f"{first.matched_tokens:,} / {_cached(one)}",
-            f"{seconds(first.predicted_ttft)} / {_ttft(one)}",
+            f"{first.matched_tokens:,} / {cached}",
+            f"{seconds(first.predicted_ttft)} / {ttft}",
             pb.Decision.State.Name(one.state).lower().replace("_", " "), Text(one.reason),
         )  # fmt: skip
     return table
 
 
 def _went(one: pb.Decision, first: pb.Candidate) -> str:
-    went = f"{one.pod} rank {one.rank}" if one.rank else one.pod
+    went = _name(one)
     text = _name(first) if went in ("", _name(first)) else f"{_name(first)}, went to {went}"
     return f"{text} (shadow)" if one.shadow else text
-
-
-def _cached(one: pb.Decision) -> str:
-    return f"{one.cached_tokens:,}" if one.HasField("cached_tokens") else "?"
-
-
-def _ttft(one: pb.Decision) -> str:
-    return seconds(one.ttft) if one.HasField("ttft") else "?"

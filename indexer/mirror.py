@@ -78,7 +78,6 @@ class MirroredRank(Rank):
 
     @property
     def life(self) -> int:
-        """As in `Ingest.life`."""
         return self._facts.life if self._facts else 0
 
     @property

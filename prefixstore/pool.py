@@ -224,7 +224,6 @@ class TokenizerPool:
     def _at_once(
         self, tokenizer_id: str, tokenizer: FolderTokenizer, text: str, raw: bytes, *, special: bool
     ) -> Tokens:
-        """Return the tokens of a short text."""
         found, error = outcome(partial(tokenizer.encode_at_once, text))
         if found is None:
             assert error is not None
@@ -244,7 +243,6 @@ class TokenizerPool:
         slices: Sequence[bytes],
         entries: Sequence[Entry],
     ) -> None:
-        """Offer the end of a long text to be encoded again."""
         first = max(0, len(slices) - RECHECKED_SLICES)
         begin = sum(map(len, slices[:first])) - (entries[first - 1].tail if first else 0)
         ids = b"".join([entry.tokens for entry in entries[first:]])

@@ -42,7 +42,6 @@ class Lookups:
     """Look-ups of prompts; the forms of the index say how arrays are read, and what the time is."""
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
-        """Return the stretches of a prompt's blocks, as `Index.match`."""
         if chain.made:
             made = np.frombuffer(chain.made, "<u8").astype(np.uint64, copy=False)
             return self._read(look_up.of_keys, (made, leading, self.now()))
@@ -59,7 +58,6 @@ class Lookups:
         return self._read(look_up.of_tokens, arguments)
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
-        """Return which slots hold which of `keys`, as `Index.stretches`."""
         return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), False, self.now()))
 
     def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:

@@ -139,7 +139,6 @@ class IndexElsewhere(Lookups):
         return min(LATEST, max(0, int(self._clock() - begun)))
 
     def stats(self) -> IndexStats:
-        """Return the index's size."""
         memory, half = self.memory, self._half
         if memory is None or half is None:
             return IndexStats(keys=0, entries=0, slots=0)

@@ -36,7 +36,6 @@ class Outside:
         self.changes(owner)
 
     def remove(self, owner: object) -> None:
-        """Count an owner no longer."""
         del self._bytes_of[owner]
         self._changed.pop(owner, None)
         self._sum -= self._counted.pop(owner)

@@ -47,11 +47,6 @@ class Told:
     """The engine's configuration of events, empty if it sends none; None where it does not say."""
 
 
-def says_nothing(_page: bytes, _info: Mapping[str, Any]) -> Told:
-    """Return the defaults, for an engine whose pages tell nothing of its cache."""
-    return Told()
-
-
 @dataclass(frozen=True, slots=True)
 class EngineKind:
     """A kind of engine: its events, its metrics, its paths, and what its events omit."""
@@ -71,7 +66,7 @@ class EngineKind:
     """The engine's name in sentences."""
     owner: str = ""
     """The `owned_by` of the engine's models in /v1/models; empty: not known."""
-    told: Callable[[bytes, Mapping[str, Any]], Told] = says_nothing
+    told: Callable[[bytes, Mapping[str, Any]], Told] = lambda *_: Told()
     """Reads an engine's page of metrics and the JSON of `version_path`; either may be empty."""
     events_option: str = ""
     """The option by which the engine publishes events, on the ports where warmpath looks for them."""

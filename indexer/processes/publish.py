@@ -73,7 +73,6 @@ class Publisher(Watcher, Keeper):
         numbers[rows.FACTS : rows.OWN + 1] = 0
 
     def remove(self, pod: str, rank: int) -> None:
-        """Take a rank's row from it."""
         row = self._row_of.pop(RankName(pod, rank))
         self._shown.pop(row, None)
         self._saved.pop(row, None)

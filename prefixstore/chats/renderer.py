@@ -86,7 +86,6 @@ class ProcessRenderer:
         self._templates[template_id] = _Registered(template_id, template, published)
 
     def knows(self, template_id: str) -> bool:
-        """Return whether a template is registered under this id."""
         return template_id in self._templates
 
     async def start(self) -> None:

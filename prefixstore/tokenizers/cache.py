@@ -93,7 +93,6 @@ class TokenizerCache:
         return load.result()
 
     def held(self, tokenizer_id: str) -> Tokenizer | None:
-        """Return a tokenizer if it is loaded, else None."""
         found = self._loaded.get(tokenizer_id)
         if found is not None:
             self._loaded.move_to_end(tokenizer_id)

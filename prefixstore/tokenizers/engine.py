@@ -251,7 +251,6 @@ class Engine:
             return self._clients[-1][1]
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
             for _, client in self._clients:
                 client.close()

@@ -49,13 +49,8 @@ log = logging.getLogger(__name__)
 TRYING = 0.2
 """Share of `endpoint-picker.pick-seconds` that a request may wait until its template is tried out."""
 
-
-REFUSAL_SECONDS = 10.0
-"""Pause between two looks at the numbers of refusals, for the log."""
-
-
-BLIND_SECONDS = 10.0
-"""Pause between two looks for blind spots."""
+LOOK_SECONDS = 10.0
+"""Pause between two looks, for the log, at the numbers of refusals and for blind spots."""
 
 
 class Refused(NamedTuple):
@@ -233,7 +228,7 @@ async def _keep_warning(blindness: Blindness) -> None:
     while True:
         for spot in blindness.news(time.monotonic()):
             log.warning("model %r: %s", spot.model, spot.text)
-        await asyncio.sleep(BLIND_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _keep_telling(look: Callable[[], Sequence[Refused]]) -> None:
@@ -243,7 +238,7 @@ async def _keep_telling(look: Callable[[], Sequence[Refused]]) -> None:
     """
     before = look()
     while True:
-        await asyncio.sleep(REFUSAL_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
         now = look()
         for earlier, one in zip(before, now, strict=True):
             if refused := one.number - earlier.number:

@@ -19,7 +19,7 @@ from warmpath.router.ending import Drain, EndingError
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.underway import PickEndedError
-from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
+from warmpath.router.prompt.limits import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.queue.request import QueueFullError
 from warmpath.router.transport.call import refused

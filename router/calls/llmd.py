@@ -10,7 +10,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.score import Answerer, HeldBlocks
 from warmpath.router.calls.service import RouterService, named
 from warmpath.router.config.schema import LlmdTable
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.scorer.match import TIERS, Match, spans_of
 

@@ -18,12 +18,12 @@ from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.engine_metrics import problem_of
 from warmpath.router.peers import booking_id as booking_ids
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import (
     MOST_ENTRIES,
     MOST_NAME_BYTES,
     MOST_SESSION_BYTES,
     MOST_TENANT_BYTES,
+    BadRequestError,
     check_count,
     check_name,
 )

@@ -30,9 +30,8 @@ from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import RawFields
-from warmpath.router.prompt.limits import TimeLeft
+from warmpath.router.prompt.limits import BadRequestError, TimeLeft
 from warmpath.router.prompt.parse import LONG
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.reader import PromptReader

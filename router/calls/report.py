@@ -18,8 +18,7 @@ from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.report import Report, carry_out, check_event, report_of
 from warmpath.router.pick.underway import Underway
 from warmpath.router.pods.table import PodTable
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import check_count
+from warmpath.router.prompt.limits import BadRequestError, check_count
 from warmpath.router.queue.held_picks import HeldPicks
 
 log = logging.getLogger(__name__)

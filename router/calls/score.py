@@ -22,8 +22,7 @@ from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pick.messages import trust_message
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import TimeLeft, check_name
+from warmpath.router.prompt.limits import BadRequestError, TimeLeft, check_name
 from warmpath.router.prompt.parse import LONG, gives_ids
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.reader import PromptReader, Trace

@@ -32,7 +32,7 @@ from warmpath.router.calls.replies import stream_reply
 from warmpath.router.calls.score import Answerer, Scored
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.metrics.calls import Metrics
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.plain import PlainPrompt, cut_prompt
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import NO_SPAN, NO_TRACER, Span, Tracer, request_id_of
@@ -132,7 +132,6 @@ class RouterService:
     async def _report(
         self, request: pb.ReportRequest, timeout: float, patience: float
     ) -> pb.ReportResponse:
-        """Answer Report."""
         answer = await self.picks.report(request, timeout, patience)
         self._meter.reported(len(request.also))
         return answer
@@ -298,7 +297,6 @@ class RouterService:
         }
 
     def methods(self) -> dict[str, Method]:
-        """Return all methods by their full names."""
         at_once = {"Score": self.score_at_once, "Report": self.report_at_once}
         methods = {
             **{

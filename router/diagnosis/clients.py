@@ -256,7 +256,6 @@ class Clients:
         return client
 
     def of(self, placed: Pick) -> Client:
-        """Return the client of a pick."""
         name = placed.model, placed.client, placed.tenant
         return self._clients.get(name) or self._enter(name, placed.at)
 

@@ -21,8 +21,7 @@ from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pods.table import Pod, PodTable, endpoint
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import MOST_SESSION_BYTES, MOST_TENANT_BYTES
+from warmpath.router.prompt.limits import MOST_SESSION_BYTES, MOST_TENANT_BYTES, BadRequestError
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 from warmpath.router.queue.request import ANYBODY, Asker

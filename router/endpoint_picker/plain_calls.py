@@ -88,7 +88,6 @@ class PlainCalls:
         self._checks = checks
 
     def connection(self, place: Place) -> "Connection":
-        """Return the protocol of a new connection."""
         return Connection(self, place)
 
     @property
@@ -105,7 +104,6 @@ class PlainCalls:
                 one.look(now)
 
     def close(self) -> None:
-        """Close all connections."""
         for one in list(self.connections):
             one.close()
 

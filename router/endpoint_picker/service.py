@@ -40,7 +40,7 @@ from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.report import Report
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import NO_SPAN, NO_TRACER, Span, Tracer, request_id_of
 from warmpath.router.transport.call import Answering, Call, refused

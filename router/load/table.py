@@ -172,7 +172,6 @@ class LoadTable:
         self._stale_at = min(self._stale_at, unaged.seen_at + self._stale)
 
     def _find_stale(self, now: float) -> None:
-        """Find the ranks whose observation has become stale."""
         seen = self._figures[SEEN, : len(self._names)]
         is_stale = now - seen > self._stale
         self._changed.update(self._names[row] for row in np.flatnonzero(is_stale).tolist())

@@ -108,7 +108,6 @@ class Matches(dict[Rank, Match]):
         self.trusts: dict[Rank, Trust] = {}
 
     def trust(self, rank: Rank) -> Trust:
-        """Return the trust in a rank's match."""
         return self.trusts.get(rank) or rank.trust
 
 

@@ -145,7 +145,6 @@ class Metrics(Collector):
         self._counts["kept_out"][asked, why] += 1
 
     def endpoint_picked(self, outcome: str) -> None:
-        """Count a gateway's request for a pick, by its outcome."""
         self._counts["endpoint_picks"][outcome,] += 1
 
     def waited(self, priority: str, outcome: str, seconds: float) -> None:

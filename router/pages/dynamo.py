@@ -16,8 +16,8 @@ from warmpath.router.calls.service import RouterService
 from warmpath.router.match.forms import UNKNOWN
 from warmpath.router.pages.listener import Page, call_page
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, raw_fields
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.tracing.steps import NO_TRACER, Tracer
 from warmpath.scorer.match import TIERS, Match

@@ -43,7 +43,8 @@ class PassedOn:
         """
         if not address or router_of(booking) in ("", self._own):
             return False
-        if len(self._underway) >= MOST_UNDERWAY or not _is_reachable(address):
+        is_reachable = is_host_port(address) and HostPort.of(address).is_ip
+        if len(self._underway) >= MOST_UNDERWAY or not is_reachable:
             self.lost += 1
             return False
         task = asyncio.get_running_loop().create_task(self._send(address, report))
@@ -79,7 +80,3 @@ class PassedOn:
                 await asyncio.wait(self._underway, timeout=SECONDS)
         for channel in self._channels.values():
             await channel.close()
-
-
-def _is_reachable(address: str) -> bool:
-    return is_host_port(address) and HostPort.of(address).is_ip

@@ -130,13 +130,11 @@ class Connection:
         return msgspec.msgpack.decode(packed)
 
     async def write(self, message: Any) -> None:
-        """Send a message."""
         packed = msgspec.msgpack.encode(message)
         self._writer.write(len(packed).to_bytes(LENGTH, "big") + packed)
         await self._writer.drain()
 
     def close(self) -> None:
-        """Close the socket."""
         self._writer.close()
 
 

@@ -10,7 +10,7 @@ from warmpath.proto.report_event import EVENTS, ReportEvent
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 
 EVENT_NAMES = {number: name for name, number in EVENTS.items()}
 NOWHERE = PodTable()

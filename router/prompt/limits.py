@@ -1,15 +1,33 @@
-"""Limits of a request's parts; a request that exceeds one is refused as a whole.
+"""Limits of a request's parts, and the errors by which requests are refused as a whole.
 
 Names and lists beside the prompt have limits too, since they are kept for a while, in caches and among
 the last picks, and every name is compared.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from warmpath.indexer.keys.key import Item
-from warmpath.router.prompt.bad_request import BadRequestError
+
+
+class BadRequestError(Exception):
+    """A request is refused. `field` names the field at fault; the message has the limit, if any."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+    def renamed(self, fields: Mapping[str, str]) -> Self:
+        """Return the error about the field that `fields` has in place of its own, if any."""
+        return type(self)(fields.get(self.field, self.field), self.problem)
+
+
+class NoTokenizerError(BadRequestError):
+    """The request has a text or a chat, and nothing configured can tokenise it for the model."""
+
 
 MOST_NAME_BYTES = 1024
 """Longest name (of a model, an adapter, a pod or a multimodal item), salt or extra key."""

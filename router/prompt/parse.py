@@ -11,7 +11,6 @@ from warmpath.indexer.keys.key import TOKEN_BYTES, Item, pack_tokens
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.bodies.openai import (
     ChatBody,
@@ -20,7 +19,7 @@ from warmpath.router.prompt.bodies.openai import (
     parse_chat,
     parse_completions,
 )
-from warmpath.router.prompt.limits import PromptLimits, check_item, check_name
+from warmpath.router.prompt.limits import BadRequestError, PromptLimits, check_item, check_name
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.plain import PlainPrompt, highest_token, unpacked
 from warmpath.router.prompt.token_prompt import Form

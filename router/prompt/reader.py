@@ -26,11 +26,10 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
 from warmpath.prefixstore.workers import ClosedError, FullError
 from warmpath.process.loop import tasked
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.bodies.written import written
-from warmpath.router.prompt.limits import PromptLimits, TimeLeft
+from warmpath.router.prompt.limits import BadRequestError, NoTokenizerError, PromptLimits, TimeLeft
 from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.parse import LONG, AnyPrompt, CheckedPrompt, PromptParser
 from warmpath.router.prompt.plain import PlainPrompt

@@ -10,7 +10,7 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.router.pick.eligible import NoPodError, Wanted
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Ask, Choice
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 
 
 class Look(NamedTuple):

@@ -19,10 +19,8 @@ def waits(standing: Standing | None) -> str:
 
 def standing_message(standing: Standing | None) -> pb.Standing | None:
     """Return the message of a standing; None if a pick would not wait."""
-    return _message(standing) if standing else None
-
-
-def _message(standing: Standing) -> pb.Standing:
+    if not standing:
+        return None
     best = standing.choice.options[0].candidate
     return pb.Standing(
         behind=standing.behind, pod=best.pod, rank=best.rank, seconds=standing.seconds
@@ -71,7 +69,7 @@ def _waiting(queue: Queue, now: float, wall_offset: float) -> Iterator[pb.Decisi
             reason=f"It waits {_place(standing)}.",
             state=pb.Decision.WAITING,
             waited_seconds=max(0.0, now - waiting.arrived),
-            standing=_message(standing),
+            standing=standing_message(standing),
             request_id=waiting.ask.request_id,
             trace_id=waiting.ask.trace_id,
             session_id=waiting.ask.session,

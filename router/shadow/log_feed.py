@@ -183,7 +183,6 @@ class LogFeed:
         """The last problem, without any part of a prompt, and its line; empty: there was none."""
 
     async def run(self) -> None:
-        """Take lines until cancelled."""
         while True:
             while self._waiting:
                 await self.take(self._waiting.popleft())
@@ -241,7 +240,6 @@ class LogFeed:
         self._problem = problem
 
     def view(self) -> dict[str, Any]:
-        """Return the state for the live page."""
         return {
             "file": str(self._path),
             "lines": dict(self.counts),

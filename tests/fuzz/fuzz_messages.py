@@ -51,9 +51,9 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
     from warmpath.router.calls.parse import parse
     from warmpath.router.match.match import Scorer
-    from warmpath.router.prompt.bad_request import BadRequestError
     from warmpath.router.prompt.bodies import fields as body_fields
     from warmpath.router.prompt.bodies import openai as body
+    from warmpath.router.prompt.limits import BadRequestError
     from warmpath.router.prompt.parse import listed_ids
     from warmpath.router.prompt.token_prompt import TokenPrompt
     from warmpath.scorer.match import NOTHING

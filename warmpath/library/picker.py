@@ -26,7 +26,7 @@ from warmpath.router.pick.report import Report, carry_out, check_event
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 
 Table = TypeVar("Table", config.PickTable, config.BookingTable)
 
@@ -82,12 +82,10 @@ class Picked:
 
     @property
     def pod(self) -> str:
-        """The picked pod."""
         return self.candidates[0].pod
 
     @property
     def rank(self) -> int:
-        """The picked rank."""
         return self.candidates[0].rank
 
     @property

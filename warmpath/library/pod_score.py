@@ -15,8 +15,7 @@ from warmpath.router.match.match import Matches
 from warmpath.router.match.match import Scorer as Matcher
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import check_count, check_item, check_name
+from warmpath.router.prompt.limits import BadRequestError, check_count, check_item, check_name
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 from warmpath.scorer.match import NOTHING, TIERS
 from warmpath.scorer.strategies import DEFAULT, STRATEGIES

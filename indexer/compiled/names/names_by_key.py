@@ -21,7 +21,6 @@ class NamesByKey:
         return key in self._names
 
     def of(self, key: int) -> Sequence[EngineHash]:
-        """Return the names that stand for a key."""
         return self._names.get(key, ())
 
     def add(self, name: EngineHash, keys: Iterable[int]) -> None:

@@ -72,7 +72,6 @@ class RawFields(msgspec.Struct, frozen=True):
         return bytes(memoryview(self.fields.get(name, MISSING))[:1]) not in (b"", b"n")
 
     def is_list(self, name: str) -> bool:
-        """Return whether a field is a list."""
         return bytes(memoryview(self.fields.get(name, MISSING))[:1]) == b"["
 
     async def ids(self, name: str, most: int) -> bytes | None:

@@ -13,7 +13,6 @@ import msgspec
 from warmpath.prefixstore.chats.chat import Chat
 from warmpath.prefixstore.chats.chat_request import chat_of, optional
 from warmpath.prefixstore.chats.jinja_template import TemplateError
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import (
     MOST_VALUES,
     FieldError,
@@ -21,6 +20,7 @@ from warmpath.router.prompt.bodies.fields import (
     packed_ids,
     raw_fields,
 )
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.truncate import Truncation
 
 CHAT = (

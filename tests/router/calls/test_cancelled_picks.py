@@ -19,7 +19,7 @@ from tests.examples import examples
 from tests.router.pick_calls import Calls, CallsMachine, When
 from warmpath.process import loop
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 
 
 @pytest.fixture

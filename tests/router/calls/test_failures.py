@@ -29,7 +29,7 @@ from warmpath.router.calls.failures import (
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.endpoint_picker.events import failure_of as picker_failure_of
 from warmpath.router.metrics.calls import Metrics
-from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
+from warmpath.router.prompt.limits import BadRequestError, NoTokenizerError
 
 GOOGLES = bytes.fromhex(
     "08081211746f6f206d616e7920e2809320776169741a600a28747970652e676f6f676c65617069732e636f6d2f"

@@ -17,8 +17,7 @@ from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.parse import AT_ONCE, LIMITS, check_entries, parse
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import MOST_NAME_BYTES
+from warmpath.router.prompt.limits import MOST_NAME_BYTES, BadRequestError
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PROMPT_FIELDS = ("model", "lora", "cache_salt", "extra_key")

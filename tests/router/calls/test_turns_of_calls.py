@@ -22,7 +22,7 @@ from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.match.match import Scorer
 from warmpath.router.pick.messages import LEVELS
 from warmpath.router.pods.table import PodTable
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 PODS = 300

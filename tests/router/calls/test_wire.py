@@ -29,7 +29,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pods.table import Pod, PodTable, Status
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.parse import listed_ids
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt

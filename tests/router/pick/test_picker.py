@@ -19,7 +19,7 @@ from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.pick import PAUSE_SECONDS, DoubtedModels, End, Witness
 from warmpath.router.pick.report import Report, carry_out, check_event
 from warmpath.router.pick.weigh import Traits
-from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import BadRequestError
 from warmpath.scorer.prefill import PrefillModel
 
 

@@ -20,8 +20,7 @@ from warmpath.router.calls.failures import FAILURES
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.read import parse
 from warmpath.router.prompt import tokenizer_sources
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.limits import BadRequestError, PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.reader import UNREAD, PromptReader
 from warmpath.router.prompt.texts import Texts, texts

@@ -12,10 +12,9 @@ from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.key import Item, pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import fields as body_fields
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
-from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.limits import BadRequestError, PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable, UnknownModelError
 from warmpath.router.prompt.parse import LONG, CheckedPrompt, PromptParser, gives_ids
 from warmpath.router.prompt.truncate import Truncation

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, processors
 from tests.router.service_stand import IDS, Stand, standing
 from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.openai import parse_completions
+from warmpath.router.prompt.limits import BadRequestError
 
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step."
 

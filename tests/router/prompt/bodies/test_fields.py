@@ -16,7 +16,6 @@ from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.inference_api.apis import PATHS
 from warmpath.router.inference_api.body import Api
-from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import fields as body_fields
 from warmpath.router.prompt.bodies.fields import (
     MOST_VALUES,
@@ -27,6 +26,7 @@ from warmpath.router.prompt.bodies.fields import (
     value_counts,
 )
 from warmpath.router.prompt.bodies.openai import CHAT, COMMON, Text, parse_chat, parse_completions
+from warmpath.router.prompt.limits import BadRequestError
 
 MOST = 1000
 SLICE_BYTES = 24
