@@ -13,7 +13,8 @@ from tests.vllm.api_bodies import BODIES, HI, places
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.inference_api.apis import PATHS, api_of, table
+from warmpath.router.inference_api import apis
+from warmpath.router.inference_api.apis import PATHS, api_of
 from warmpath.router.inference_api.body import Api
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
@@ -43,35 +44,35 @@ async def read(
 @pytest.mark.parametrize(
     ("path", "api"),
     [
-        ("/v1/chat/completions", table.OPENAI_CHAT),
-        ("/v1/completions", table.OPENAI_COMPLETIONS),
-        ("/v1/responses", table.OPENAI_RESPONSES),
-        ("/v1/messages", table.ANTHROPIC_MESSAGES),
-        ("/v1/messages?beta=true", table.ANTHROPIC_MESSAGES),
-        ("/v1/chat/completions/", table.OPENAI_CHAT),
-        ("/team-a/generate//?x=/", table.SGLANG_GENERATE),
-        ("/generate", table.SGLANG_GENERATE),
-        ("/inference/v1/generate", table.VLLM_GENERATE),
-        ("/team-a/llms/openai/v1/chat/completions", table.OPENAI_CHAT),
-        ("/v1/chat/completions/batch", table.BATCH),
-        ("/v1/chat/completions/render", table.TOKENS),
-        ("/v1/messages/count_tokens", table.TOKENS),
-        ("/v1/embeddings", table.EMBEDDINGS),
-        ("/pooling", table.EMBEDDINGS),
-        ("/v1/score", table.SCORES),
-        ("/rerank", table.SCORES),
-        ("/v2/rerank", table.SCORES),
-        ("/v1/audio/transcriptions", table.AUDIO),
-        ("/api/generate", table.OTHERS),
-        ("/cohere/v2/chat", table.OTHERS),
-        ("/v1/chat/completionsx", table.UNKNOWN),
-        ("/v1/chat/completions/x", table.UNKNOWN),
-        ("/xgenerate", table.UNKNOWN),
-        ("/", table.UNKNOWN),
-        ("", table.UNKNOWN),
-        ("?/v1/completions", table.UNKNOWN),
-        ("/" * 10_000, table.UNKNOWN),
-        ("/é\ud800", table.UNKNOWN),
+        ("/v1/chat/completions", apis.OPENAI_CHAT),
+        ("/v1/completions", apis.OPENAI_COMPLETIONS),
+        ("/v1/responses", apis.OPENAI_RESPONSES),
+        ("/v1/messages", apis.ANTHROPIC_MESSAGES),
+        ("/v1/messages?beta=true", apis.ANTHROPIC_MESSAGES),
+        ("/v1/chat/completions/", apis.OPENAI_CHAT),
+        ("/team-a/generate//?x=/", apis.SGLANG_GENERATE),
+        ("/generate", apis.SGLANG_GENERATE),
+        ("/inference/v1/generate", apis.VLLM_GENERATE),
+        ("/team-a/llms/openai/v1/chat/completions", apis.OPENAI_CHAT),
+        ("/v1/chat/completions/batch", apis.BATCH),
+        ("/v1/chat/completions/render", apis.TOKENS),
+        ("/v1/messages/count_tokens", apis.TOKENS),
+        ("/v1/embeddings", apis.EMBEDDINGS),
+        ("/pooling", apis.EMBEDDINGS),
+        ("/v1/score", apis.SCORES),
+        ("/rerank", apis.SCORES),
+        ("/v2/rerank", apis.SCORES),
+        ("/v1/audio/transcriptions", apis.AUDIO),
+        ("/api/generate", apis.OTHERS),
+        ("/cohere/v2/chat", apis.OTHERS),
+        ("/v1/chat/completionsx", apis.UNKNOWN),
+        ("/v1/chat/completions/x", apis.UNKNOWN),
+        ("/xgenerate", apis.UNKNOWN),
+        ("/", apis.UNKNOWN),
+        ("", apis.UNKNOWN),
+        ("?/v1/completions", apis.UNKNOWN),
+        ("/" * 10_000, apis.UNKNOWN),
+        ("/é\ud800", apis.UNKNOWN),
     ],
 )
 async def test_a_path_tells_the_api(path: str, api: Api | str) -> None:
@@ -261,7 +262,7 @@ async def test_a_body_of_any_depth_is_a_request(engine: str) -> None:
 
 async def test_a_form_tells_its_model() -> None:
     request = await read("/v1/audio/transcriptions", FORM, "multipart/form-data; boundary=x")
-    assert (request.model, request.problem) == ("whisper", table.AUDIO)
+    assert (request.model, request.problem) == ("whisper", apis.AUDIO)
     first = FORM.partition(b"\r\n--x\r\n")[2].partition(b"--x--")[0]
     units = (b"; name=model\n", b"; name=model\n\n", b"; name=model\n" + b"x\n" * 9)
     for form, model in (
