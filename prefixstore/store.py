@@ -107,15 +107,15 @@ so that the bound is kept.
 class LruStore(PrefixStore):
     """A hash table of at most `max_bytes`, from the digest of a text's beginning to its last entry.
 
-    The digest is chained over the slices (XXH3, 128 bits, over the previous digest and the slice). It
-    begins with `secret`, random bytes, so that nobody can prepare two texts with one digest; the chance
-    of an accidental collision is 2^-64 at four billion entries. The least recently used entries are
-    evicted, a text's last slices first.
+    The digest is chained over the slices (XXH3, 128 bits, over the previous digest and the slice). Its
+    `seed`, a random number of 64 bits, changes what every lane is mixed with, so nobody can prepare two
+    texts with one digest; the chance of an accidental collision is 2^-64 at four billion entries. The
+    least recently used entries are evicted, a text's last slices first.
     """
 
-    def __init__(self, max_bytes: int, secret: bytes) -> None:
+    def __init__(self, max_bytes: int, seed: int) -> None:
         super().__init__(max_bytes)
-        self._secret = secret
+        self._seed = seed
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._last: tuple[Sequence[bytes], list[bytes]] = ((), [])
         """The last slices and their digests: a `find` that misses is followed by a `put` of them."""
@@ -157,11 +157,10 @@ class LruStore(PrefixStore):
 
     def _digests(self, slices: Sequence[bytes]) -> list[bytes]:
         if slices is not self._last[0]:
-            digest_of = xxhash.xxh3_128_digest
-            digest = digest_of(self._secret)
-            digests = []
+            digest_of, seed = xxhash.xxh3_128_digest, self._seed
+            digest, digests = b"", []
             for piece in slices:
-                digest = digest_of(digest + piece)
+                digest = digest_of(digest + piece, seed)
                 digests.append(digest)
             self._last = slices, digests
         return self._last[1]

@@ -108,7 +108,7 @@ async def texts(
 def _new_store(table: PrefixStoreTable) -> PrefixStore:
     if table.kind == "trie":
         return TrieStore(table.max_bytes)
-    return LruStore(table.max_bytes, secrets.token_bytes(16))
+    return LruStore(table.max_bytes, secrets.randbits(64))
 
 
 def _models(

@@ -1,11 +1,13 @@
 """One suite for every prefix store."""
 
+import struct
 from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from xxhash import xxh3_128_digest
 
 from tests.examples import examples
 from warmpath.prefixstore import store as stores
@@ -47,9 +49,12 @@ class ReferenceStore(PrefixStore):
         """Evict nothing."""
 
 
+SEED = 0x9E3779B97F4A7C15
+DIGEST_BYTES = 16
+
 STORES: dict[str, Callable[[int], PrefixStore]] = {
     "reference": lambda _: ReferenceStore(),
-    "lru": lambda entries: LruStore(entries * (ENTRY_BYTES + 8), b"secret"),
+    "lru": lambda entries: LruStore(entries * (ENTRY_BYTES + 8), SEED),
     "trie": lambda entries: TrieStore(entries * (NODE_BYTES + 10) + 3 * (LEAF_BYTES + 32)),
 }
 BOUNDED = sorted(STORES.keys() - {"reference"})
@@ -103,6 +108,29 @@ def test_a_slice_counts_only_after_everything_before_it(store: PrefixStore) -> N
 def test_slices_are_not_confused_with_their_sum(store: PrefixStore) -> None:
     put(store, b"ab", b"c")
     assert found(store, b"a", b"bc") == []
+
+
+XXH3_SECRET = bytes.fromhex("b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db")
+
+
+def prepared(low: int) -> bytes:
+    """Return a slice that has one XXH3 digest for any `low`, unless the digest has a seed.
+
+    In the first lane of two stripes the high half is that of XXH3's own secret, so the lanes' products
+    are 0, and only their sum counts.
+    """
+    made = bytearray(400)
+    for stripe, half in ((1, low), (2, (1 << 31) - low)):
+        (secret,) = struct.unpack_from("<Q", XXH3_SECRET, 8 * stripe)
+        struct.pack_into("<Q", made, 64 * stripe - DIGEST_BYTES, secret >> 32 << 32 | half)
+    return bytes(made)
+
+
+def test_texts_that_were_prepared_to_have_one_digest_are_two(store: PrefixStore) -> None:
+    before = bytes(DIGEST_BYTES)
+    assert xxh3_128_digest(before + prepared(5)) == xxh3_128_digest(before + prepared(77))
+    put(store, b"a", prepared(5))
+    assert found(store, b"a", prepared(77)) == [b"a"]
 
 
 def test_the_empty_end_of_a_text_is_no_beginning_of_a_longer_one(store: PrefixStore) -> None:

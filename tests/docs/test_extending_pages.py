@@ -149,7 +149,7 @@ async def test_the_pool_gives_the_tokens_of_the_whole_text(texts: list[str]) -> 
     with pytest.MonkeyPatch.context() as patch:
         tokenizer = module("characters", TOKENIZER, patch).CharacterSource().load()
     pool = TokenizerPool(
-        lambda: LruStore(1 << 20, b"secret"),
+        lambda: LruStore(1 << 20, 1),
         Workers(1, hang_seconds=60, most_lost=0),
         max_prompts=9,
         max_bytes=1 << 20,

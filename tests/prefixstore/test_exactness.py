@@ -92,7 +92,7 @@ async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(
     slow = copy(ours)
     slow.stay_slow("as for a test")
     pool = TokenizerPool(
-        lambda: LruStore(STORE_BYTES, b""),
+        lambda: LruStore(STORE_BYTES, 1),
         Workers(1, hang_seconds=60, most_lost=0),
         max_prompts=1,
         max_bytes=1 << 20,

@@ -45,7 +45,7 @@ class Gated(ByteTokenizer):
 
 def new_pool(hang_seconds: float = 60, workers: int = 2) -> TokenizerPool:
     return TokenizerPool(
-        lambda: LruStore(1 << 20, b"secret"),
+        lambda: LruStore(1 << 20, 1),
         Workers(workers, hang_seconds=hang_seconds, most_lost=1),
         max_prompts=2,
         max_bytes=20_000,
@@ -309,7 +309,7 @@ async def test_a_cut_that_lies_across_the_end_of_a_slice_is_found_with_the_next(
 async def test_others_have_their_turn_between_the_steps_of_a_long_texts_look_up() -> None:
     workers = Workers(1, hang_seconds=60, most_lost=1)
     pool = TokenizerPool(
-        lambda: LruStore(1 << 26, b"secret"), workers, max_prompts=1, max_bytes=2 * LONG_BYTES
+        lambda: LruStore(1 << 26, 1), workers, max_prompts=1, max_bytes=2 * LONG_BYTES
     )
     text = "a" * (LONG_BYTES + 1)
     first = await pool.encode("bytes", BYTES, text, add_special_tokens=False, timeout=None)
@@ -351,7 +351,7 @@ async def test_a_live_text_with_wrong_ids_ends_the_faster_encoder_for_its_model(
     now = [0.0]
     workers = Workers(1, hang_seconds=60, most_lost=0)
     pool = TokenizerPool(
-        lambda: LruStore(1 << 20, b""),
+        lambda: LruStore(1 << 20, 1),
         workers,
         max_prompts=2,
         max_bytes=1 << 20,

@@ -39,7 +39,7 @@ PATTERN = (
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 )
 STORES: dict[str, Callable[[], PrefixStore]] = {
-    "lru": lambda: LruStore(1 << 28, b"bench"),
+    "lru": lambda: LruStore(1 << 28, 1),
     "trie": lambda: TrieStore(1 << 28),
 }
 PODS = 8
