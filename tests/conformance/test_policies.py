@@ -71,6 +71,7 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
                 load=loads(most),
                 slowness=st.floats(0.01, 100),
                 arriving=st.floats(0, most, allow_subnormal=False),
+                displaced=st.floats(0, most, allow_subnormal=False),
             ),
             min_size=1,
             max_size=8,

@@ -81,7 +81,7 @@ def test_a_wrong_file_is_a_line_of_the_log_if_that_is_json(
 
 @asynccontextmanager
 async def telling(look: Callable[[], list[Refused]]) -> AsyncIterator[None]:
-    with patch.object(calls, "REFUSAL_SECONDS", 0.001):
+    with patch.object(calls, "LOOK_SECONDS", 0.001):
         task = asyncio.create_task(calls._keep_telling(look))
         await asyncio.sleep(0.05)
         yield
@@ -114,7 +114,7 @@ async def test_calls_and_connections_that_were_refused_since_the_last_look_are_t
 async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_and_told_with_its_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "REFUSAL_SECONDS", 0.001)
+    monkeypatch.setattr(calls, "LOOK_SECONDS", 0.001)
     tables = '[[models]]\nname = "demo"\n[server.http2]\nmax-connections = 1\n'
     async with running_router(tmp_path, tables, transport="nghttp2") as (router, channel):
         stream = RouterStub(channel).ScoreStream()
