@@ -52,7 +52,7 @@ class _Set(msgspec.Struct):
 
 
 class WorkingSets:
-    """The working set of each rank, in tokens. Times are seconds of the caller's clock."""
+    """The working set of each rank, in tokens. Times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self._sets: dict[RankName, _Set] = {}
@@ -69,7 +69,7 @@ class WorkingSets:
         if not keys:
             return
         grown = (now - self._landmark) / LIFE_SECONDS
-        if not 0 <= grown < 2 * GONE:
+        if grown >= 2 * GONE:
             self._rebase(now)
             grown = 0.0
         rest, weight = [], ONCE
@@ -99,11 +99,11 @@ class WorkingSets:
             sets = map(self._sets.get, names)
             weights = (0.0 if one is None else one.weight for one in sets)
             self._sums = np.fromiter(weights, np.float64, len(names))
-        if not 0 <= now - self._read_at < ROOMS_SECONDS:
+        if now - self._read_at >= ROOMS_SECONDS:
             self._read_at = now
             rooms = map(_room, field.pods, field.ranks)
             self._rooms = np.fromiter(rooms, np.float64, len(names))
-        wanted = self._sums * math.exp(min(0.0, (self._landmark - now) / LIFE_SECONDS))
+        wanted = self._sums * math.exp((self._landmark - now) / LIFE_SECONDS)
         kept = np.minimum(1.0, self._rooms / np.maximum(wanted, 1.0))
         return np.stack((self._rooms - wanted, kept))
 
@@ -116,7 +116,7 @@ class WorkingSets:
 
     def _rebase(self, now: float) -> None:
         """Put the landmark to `now`, so that weights do not grow without bound."""
-        factor = math.exp(min(0.0, (self._landmark - now) / LIFE_SECONDS))
+        factor = math.exp((self._landmark - now) / LIFE_SECONDS)
         for kept in self._sets.values():
             kept.weight *= factor
             for one in kept.prompts:

@@ -167,7 +167,9 @@ async def fleet(
             address = router.hear().split(" on ")[1].split(",")[0].strip()
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
             stubs.append(router_pb2_grpc.RouterStub(channel))
-        connector, wait = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+        # A pod may close an idle connection while a busy machine sends the next request on it.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        wait = aiohttp.ClientTimeout(total=None)
         session = aiohttp.ClientSession(connector=connector, timeout=wait)
         http = await stack.enter_async_context(session)
         for stub in stubs:

@@ -76,7 +76,7 @@ SEEN = st.tuples(
     st.sampled_from([A, B]),
     st.integers(0, 3),
     st.integers(0, 6),
-    st.floats(-5, 2 * GONE * LIFE_SECONDS),
+    st.floats(0, 2 * GONE * LIFE_SECONDS),
 )
 
 
