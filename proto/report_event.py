@@ -1,4 +1,4 @@
-"""The events of a picked request that a report names, and their numbers in the contract."""
+"""The events of a picked request that a report names, their numbers in the contract, and its limit."""
 
 from typing import Literal
 
@@ -12,3 +12,6 @@ EVENTS: dict[ReportEvent, "pb.ReportRequest.Event.ValueType"] = {
     "finished": pb.ReportRequest.FINISHED,
     "failed": pb.ReportRequest.FAILED,
 }
+
+MOST_ALSO = 256
+"""The most further reports of a call (`ReportRequest.also`)."""

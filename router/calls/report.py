@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.report_event import EVENTS
+from warmpath.proto.report_event import EVENTS, MOST_ALSO
 from warmpath.router.calls.parse import check_names, check_report, check_reported
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id
@@ -27,8 +27,6 @@ AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""
 REPORTS_AT_ONCE = 32
 """Reports carried out before other tasks get a turn: as long."""
-MOST_ALSO = 256
-"""Most further reports of one call."""
 
 ENDS = ("finished", "failed")
 

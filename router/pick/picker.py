@@ -311,4 +311,4 @@ class Picker:
 
 
 def _most_blocks(pod: Pod, rank: Rank) -> int:
-    return pod.blocks or rank.capacity or ASSUMED_BLOCKS
+    return pod.capacity_of(rank) or ASSUMED_BLOCKS

@@ -7,7 +7,7 @@ sessions that come back. (Denning, "The Working Set Model for Program Behavior",
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -58,7 +58,7 @@ class WorkingSets:
         self._sets: dict[RankName, _Set] = {}
         self._landmark = -math.inf
         self._names: Sequence[RankName] = ()
-        self._places: dict[RankName, int] = {}
+        self._places: Mapping[RankName, int] = {}
         self._sums: Column = np.empty(0)
         """The weights of the sets, in the order of `_names`."""
         self._rooms: Column = np.empty(0)
@@ -94,8 +94,7 @@ class WorkingSets:
         """
         names = field.names
         if names is not self._names:
-            self._names, self._read_at = names, -math.inf
-            self._places = {name: place for place, name in enumerate(names)}
+            self._names, self._places, self._read_at = names, field.places, -math.inf
             sets = map(self._sets.get, names)
             weights = (0.0 if one is None else one.weight for one in sets)
             self._sums = np.fromiter(weights, np.float64, len(names))
@@ -126,5 +125,4 @@ class WorkingSets:
 
 
 def _room(pod: Pod, rank: Rank) -> float:
-    size = rank.layout.form[0]
-    return (pod.blocks or rank.capacity) * size or math.inf
+    return pod.capacity_of(rank) * rank.layout.form[0] or math.inf

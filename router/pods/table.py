@@ -111,6 +111,10 @@ class Pod:
         """Whether its events arrive."""
         return any(rank.is_connected for rank in self.ranks)
 
+    def capacity_of(self, rank: Rank) -> int:
+        """Return the blocks of a rank's cache: as configured, or as its engine says; 0: not known."""
+        return self.blocks or rank.capacity
+
     @property
     def ready(self) -> bool:
         """Whether it serves, and if it has events, some stream is connected."""

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 import grpc
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.report_event import MOST_ALSO
 
 MOST_WAITING = 10_000
 """The most reports that wait; further ones are dropped, since none would go if a router hangs."""
-MOST_TOGETHER = 257
-"""The most reports of a call: the router takes 256 in `also`."""
+MOST_TOGETHER = 1 + MOST_ALSO
+"""The most reports of a call."""
 
 
 @dataclass(eq=False, slots=True)
