@@ -101,16 +101,21 @@ $(SITE): constraints-site.txt $(STAMP)
 
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
+# A test that fails beside others runs once more, alone: a busy machine fails nobody, a fault fails twice. Both
+# outcomes are printed.
+TESTS = beside() { $(BIN)/python -m pytest --numprocesses $(JOBS) "$$@" || { [ $$? -eq 1 ] && \
+	  echo "The failed tests, once more and alone:" && \
+	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 "$$@"; }; }; beside
 test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## all tests but the slow ones: 5 minutes on 2 quiet cores
 	@$(COMPILE)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
+	@$(TESTS) -m "not deep"
 
 test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) $(SITE) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
-	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 -m "deep or hypothesis or random"
-	TRANSPORT_UNDER_TEST=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/calls tests/router/test_drain.py
+	@export WARMPATH_PROFILE=deep; $(TESTS) --timeout 900 -m "deep or hypothesis or random"
+	@export TRANSPORT_UNDER_TEST=grpcio; $(TESTS) -m "not deep" tests/router/calls tests/router/test_drain.py
 	@export NUMBA_BOUNDSCHECK=1; $(COMPILE)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
+	@export NUMBA_BOUNDSCHECK=1; $(TESTS) --timeout 900 -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/query/test_lookup.py \
 	  tests/indexer/compiled/test_forms_agree.py tests/indexer/compiled/test_odd_names.py tests/indexer/test_hostile_frames.py
 

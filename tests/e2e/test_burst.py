@@ -189,12 +189,12 @@ def pod_of(decision: pb.Decision) -> str:
     return decision.candidates[0].pod
 
 
-def assert_within_margin(decisions: Sequence[pb.Decision]) -> None:
-    """Assert that no pod got far more than its share, counted from the picks alone."""
+def assert_within_margin(decisions: Sequence[pb.Decision], pods: int = PODS) -> None:
+    """Assert that no pod got far more than its share among so many `pods`, counted from the picks alone."""
     in_flight = dict.fromkeys((f"pod-{number}" for number in range(PODS)), 0)
     for picked, decision in enumerate(decisions):
         pod = pod_of(decision)
-        assert in_flight[pod] <= 1.5 * picked / PODS + 16, in_flight
+        assert in_flight[pod] <= 1.5 * picked / pods + 16, in_flight
         in_flight[pod] += 1
 
 
@@ -226,7 +226,8 @@ async def test_one_new_prompt_spreads_and_is_computed_once_or_twice_a_pod(
     # wait depends on how fast a busy machine sends them.
     assert max(counts.values()) < (SIZE / 2 if tokens == SHORT else 3 * SIZE / 4)
     if tokens == SHORT:
-        assert_within_margin(decisions)
+        # A slow machine may not end the long prompts before the burst: then only the other pods take it.
+        assert_within_margin(decisions, pods=PODS - loaded)
     warm = WARM * tokens
     assert_few_are_cold(Counter(pod for pod, cached in answers if cached < warm))
     expected = (one.candidates[0] for one in burst)
