@@ -128,6 +128,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         ),
         is_shadow=means.shadow is not None,
         passed_on=chosen.passed_on,
+        session_in_body=config.endpoint_picker.session_in_body,
     )
     # Routers that share bookings share them with all processes of each.
     shares_all = config.shared_index.share_bookings

@@ -84,6 +84,7 @@ class PickAnswerer:
         router: RouterFacts | None = None,
         is_shadow: bool = False,
         passed_on: PassedOn | None = None,
+        session_in_body: bool = True,
     ) -> None:
         self._steps = steps
         self.is_shadow = is_shadow
@@ -103,6 +104,7 @@ class PickAnswerer:
         self._clock = clock
         self._wall_offset = wall_offset
         self._router = router
+        self._session_in_body = session_in_body
 
     async def pick(
         self,
@@ -365,7 +367,7 @@ class PickAnswerer:
             self._eligible(wanted),
             wanted,
             policy=request.policy,
-            session=request.session_id,
+            session=request.session_id or (read.session if self._session_in_body else ""),
             tenant=request.tenant,
             ids=b"" if prompt.is_blind else prompt.ids,
             traits=Traits(

@@ -358,6 +358,9 @@ class EndpointPickerTable(Table, frozen=True):
     its length."""
     watched_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
     """Share of streamed answers that are read for the engine's cached tokens after plain calls."""
+    session_in_body: bool = True
+    """Whether a JSON body names the request's session (docs/reference/http.md#sessions) where no header
+    does; of a Pick, where `session_id` does not."""
     headers: PickerHeadersTable = PickerHeadersTable()
 
 

@@ -21,7 +21,8 @@ from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pods.table import Pod, PodTable, endpoint
-from warmpath.router.prompt.limits import MOST_SESSION_BYTES, MOST_TENANT_BYTES, BadRequestError
+from warmpath.router.prompt.bodies.session import fit_session
+from warmpath.router.prompt.limits import MOST_TENANT_BYTES, BadRequestError
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 from warmpath.router.queue.request import ANYBODY, Asker
@@ -73,9 +74,7 @@ def name_session(
     """Set a request's session, its parent and its end, as the request's headers tell them."""
 
     def told(names: Iterable[str]) -> str:
-        first = next(filter(None, map(headers.get, names)), "")
-        is_fit = first.isascii() and first.isprintable() and len(first) <= MOST_SESSION_BYTES
-        return first if is_fit else ""
+        return fit_session(next(filter(None, map(headers.get, names)), ""))
 
     if session := told(ours.session):
         request.session_id = session
@@ -119,6 +118,7 @@ class EndpointPicks:
         self._most = 1 + config.fall_backs
         self._ours = ours = config.headers
         self._of_sessions = frozenset(filter(None, ours.session))
+        self._session_in_body = config.session_in_body
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
 
@@ -165,6 +165,8 @@ class EndpointPicks:
             self._split(request, prompt.model)
         if not self._of_sessions.isdisjoint(headers):
             name_session(request, headers, ours)
+        if read.session and self._session_in_body and not request.session_id:
+            request.session_id = read.session
         tenant = headers.get(ours.tenant, "")
         if len(tenant.encode()) <= MOST_TENANT_BYTES:
             request.tenant = tenant

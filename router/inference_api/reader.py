@@ -6,6 +6,8 @@
 import re
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
+
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.router.inference_api.apis import api_of
 from warmpath.router.inference_api.body import Api, Body
@@ -13,6 +15,7 @@ from warmpath.router.inference_api.model_name import read_model
 from warmpath.router.inference_api.request import InferenceRequest, NotExactError, UnreadError
 from warmpath.router.inference_api.response import ENCODED, is_json, kind_of
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, raw_fields
+from warmpath.router.prompt.bodies.session import OF_SESSIONS, session_of
 from warmpath.router.prompt.bodies.written import written
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
@@ -92,22 +95,24 @@ class InferenceReader:
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
-        fields = await raw_fields(raw, api.parsed or ("model", *api.fields), most_values)
+        names = api.parsed or ("model", *api.fields, *OF_SESSIONS)
+        fields = await raw_fields(raw, names, most_values)
         body = Body(
             fields.fields, fields.strings, raw, self._limits, self._engine_of, self._traits_of
         )
-        model = await body.name("model")
+        model, session = await body.name("model"), session_of(fields)
         try:
             return InferenceRequest(
                 model,
                 await api.prompt(body),
                 text=self._written(api, fields),
                 fields=fields if api.parsed else None,
+                session=session,
             )
         except UnreadError as error:
             tokens = await body.estimate(api.fields)
             text = self._written(api, fields) if isinstance(error, NotExactError) else b""
-            return self._unread(api, str(error), model, tokens, text)
+            return replace(self._unread(api, str(error), model, tokens, text), session=session)
 
     def _written(self, api: Api, fields: RawFields) -> bytes:
         if not api.makes_chat:

@@ -75,6 +75,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     share tokens; else empty."""
     fields: RawFields | None = None
     """The fields of the prompt's body, if the prompt is the body itself."""
+    session: str = ""
+    """The session that the body names; empty if it names none."""
 
 
 async def traits_of(

@@ -63,6 +63,8 @@ class CheckedPrompt(msgspec.Struct, frozen=True):
     """The adapter that a body names in SGLang's field `lora_path`."""
     reads_cache: bool
     truncation: Truncation | None
+    session: str = ""
+    """The session that its body names; empty if it names none."""
 
     @property
     def form(self) -> Form:
@@ -135,6 +137,7 @@ class PromptParser:
             lora_path=check_name("prompt.lora_path", body.lora_path),
             reads_cache=body.reads_cache,
             truncation=body.truncation,
+            session=body.session,
         )
 
     def plain(self, prompt: PlainPrompt) -> tuple[Model, str]:

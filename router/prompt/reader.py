@@ -204,6 +204,7 @@ class PromptReader:
             unread_because=because,
             blind=blind,
             form=prompt.form,
+            session=prompt.session,
         )
 
     def read_plain(self, prompt: PlainPrompt) -> ReadPrompt:

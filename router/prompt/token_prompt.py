@@ -161,6 +161,8 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     """Why no token of the prompt's text is known; None: tokens are known, or were given."""
     form: Form = "ids"
     """The prompt's form in the request."""
+    session: str = ""
+    """The session that the prompt's body names; empty if it names none."""
 
     def apart(self, engines: Iterable[str]) -> TokenPrompt:
         """Return the prompt with the namespace that pods of these engines use.

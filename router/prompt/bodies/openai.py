@@ -20,6 +20,7 @@ from warmpath.router.prompt.bodies.fields import (
     packed_ids,
     raw_fields,
 )
+from warmpath.router.prompt.bodies.session import OF_SESSIONS, session_of
 from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.truncate import Truncation
 
@@ -50,8 +51,10 @@ COMMON = (
 """The fields that are read from bodies of chats and of completions."""
 APART = ("cache_salt", "extra_key", "lora_path")
 """Those that keep prompts apart."""
-OF_CHATS = CHAT + COMMON
-OF_COMPLETIONS = ("prompt", *COMMON)
+OF_CHATS = CHAT + COMMON + OF_SESSIONS
+OF_COMPLETIONS = ("prompt", *COMMON, *OF_SESSIONS)
+BY_THEMSELVES = frozenset(("prompt", *OF_SESSIONS))
+"""The fields that are read by themselves."""
 
 
 class ChatBody(msgspec.Struct, frozen=True):
@@ -101,6 +104,8 @@ class PromptBody(msgspec.Struct, frozen=True):
     """The adapter in SGLang's field `lora_path`."""
     reads_cache: bool = True
     truncation: Truncation | None = None
+    session: str = ""
+    """The session that the body names; empty if it names none."""
 
 
 def reads_cache(body: Mapping[str, Any]) -> bool:
@@ -119,11 +124,11 @@ async def parse_chat(raw: bytes, field: str, fields: RawFields | None = None) ->
     """Parse a chat body; `fields` are those of OF_CHATS, if they are known. Raises BadRequestError."""
     try:
         fields = fields or await raw_fields(raw, OF_CHATS)
-        body = {name: await fields.value(one, name) for name, one in fields.fields.items()}
+        body = await _decoded(fields)
         chat = chat_of(body)
         _check_roles(chat.messages)
         special = optional(body, "add_special_tokens", bool)
-        return _body(body, ChatBody(chat, add_special_tokens=bool(special)))
+        return _body(fields, body, ChatBody(chat, add_special_tokens=bool(special)))
     except (FieldError, TemplateError) as error:
         raise _within(field, error) from error
 
@@ -147,11 +152,11 @@ async def parse_completions(
         part = f"{field}.prompt"
         prompt = await _prompt(fields, most_tokens)
         part = field
-        body = {name: await fields.decoded(name) for name in fields.fields if name != "prompt"}
+        body = await _decoded(fields)
         special = optional(body, "add_special_tokens", bool) is not False
         if isinstance(prompt, str):
-            return _body(body, Text(prompt, add_special_tokens=special))
-        return _body(body, prompt)
+            return _body(fields, body, Text(prompt, add_special_tokens=special))
+        return _body(fields, body, prompt)
     except (FieldError, TemplateError) as error:
         raise _within(part, error) from error
 
@@ -182,7 +187,12 @@ async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
     return prompt
 
 
-def _body(body: dict[str, Any], content: bytes | Text | ChatBody) -> PromptBody:
+async def _decoded(fields: RawFields) -> dict[str, Any]:
+    given = fields.fields.items()
+    return {name: await fields.value(one, name) for name, one in given if name not in BY_THEMSELVES}
+
+
+def _body(fields: RawFields, body: dict[str, Any], content: bytes | Text | ChatBody) -> PromptBody:
     salt = extra = lora = ""
     if not body.keys().isdisjoint(APART):
         salt, extra, lora = (_one_text(body, name) for name in APART)
@@ -194,6 +204,7 @@ def _body(body: dict[str, Any], content: bytes | Text | ChatBody) -> PromptBody:
         lora_path=lora,
         reads_cache=reads_cache(body),
         truncation=_truncation(body),
+        session=session_of(fields),
     )
 
 

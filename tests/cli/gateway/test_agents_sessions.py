@@ -68,6 +68,9 @@ CLIENTS = {
         {"session-id": "{parent}", "thread-id": "{id}", "x-codex-parent-thread-id": "{parent}"},
     ),
     "codex, an older one": (("/v1/responses", codex), {"session_id": "{id}"}, None),
+    # Other gateways in front drop headers.
+    "claude-code's bodies": (("/v1/messages", claude_code), {}, None),
+    "codex' bodies": (("/v1/responses", codex), {}, None),
     "opencode": (
         ("/v1/chat/completions", opencode),
         {"x-session-affinity": "{id}", "X-Session-Id": "{id}"},

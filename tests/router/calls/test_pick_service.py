@@ -270,6 +270,24 @@ async def test_explain_tells_what_a_cost_is_made_of_and_books_nothing(stand: Sta
     assert told.prompt_tokens == 100
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_a_chat_names_its_session_where_the_caller_does_not(
+    tmp_path: Path, *, is_on: bool
+) -> None:
+    keys = "" if is_on else "[endpoint-picker]\nsession-in-body = false\n"
+    async with standing(tmp_path, keys + THREE) as stand:
+        body = b'{"messages": [{"role": "user", "content": "hi"}], "prompt_cache_key": "key"}'
+        for prompt in (
+            pb.Prompt(model="demo", chat_body=body),
+            pb.Prompt(
+                model="demo", completions_body=b'{"prompt": [1, 2], "prompt_cache_key": "key"}'
+            ),
+        ):
+            for given, session in (("", "key" * is_on), ("own", "own")):
+                await stand.pick(prompt, session_id=given)
+                assert (await stand.decisions(limit=1))[0].session_id == session
+
+
 async def test_decisions_are_listed_newest_first_by_model_pod_and_session_without_the_prompt(
     tmp_path: Path, model_folder: Path
 ) -> None:

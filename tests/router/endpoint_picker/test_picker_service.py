@@ -79,6 +79,31 @@ async def test_nothing_is_refused_for_what_it_asks(gateway: Gateway) -> None:
     assert [state for state, _ in await gateway.decisions()] == ["FAILED"] * len(asked)
 
 
+RESPONSE = {"model": "demo", "input": "hi", "prompt_cache_key": "key"}
+MESSAGE = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+OF_CLAUDE = {"user_id": "user_0f_account__session_0197a3c0-7d52-7f10-9a00-0123456789ab"}
+
+
+@pytest.mark.parametrize("keys", ["", "session-in-body = false"])
+async def test_a_body_names_its_session_where_no_header_does(tmp_path: Path, keys: str) -> None:
+    async with asking(tmp_path, picker=keys) as gateway:
+        for path, body, session in (
+            ("/v1/completions", {"model": "demo", "prompt": IDS, "prompt_cache_key": "key"}, "key"),
+            ("/v1/chat/completions", MESSAGE | {"prompt_cache_key": "key"}, "key"),
+            ("/v1/responses", RESPONSE, "key"),
+            # The router does not read the prompt.
+            ("/v1/responses", RESPONSE | {"previous_response_id": "r"}, "key"),
+            ("/v1/messages", MESSAGE | {"metadata": OF_CLAUDE}, OF_CLAUDE["user_id"][-36:]),
+            ("/v1/messages", MESSAGE, ""),
+        ):
+            for headers, wanted in (
+                ((), session if not keys else ""),
+                ((("session-id", "s"),), "s"),
+            ):
+                await gateway.whole(json.dumps(body).encode(), ANSWER, *headers, path=path)
+                assert (await gateway.newest()).session_id == wanted, (path, headers)
+
+
 OTHER = pod("other", "10.0.0.3:80").replace('"demo"', '"empty"')
 """A pod of another model."""
 

@@ -646,7 +646,7 @@ class PickRequest(_message.Message):
     """The policy's name; empty: the configured one."""
     session_id: _builtins.str
     """The id that all requests of one session have, for policies that use it, and for ListDecisions. At most
-    256 bytes; empty: none.
+    256 bytes; empty: the one that the prompt's body names, if any (docs/reference/http.md#sessions).
     """
     shadow: _builtins.bool
     """Shadow mode: the caller chooses the pod itself. Nothing is booked until a report STARTED names the pod
