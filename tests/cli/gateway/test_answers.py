@@ -30,11 +30,11 @@ class Engine:
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        """The next answer's pieces; an empty one waits for `goes_on`, and None breaks the answer off."""
+        """The next answer's pieces; an empty one waits for a release of `goes_on`, `dies` ends the connection."""
         self.kind = "text/event-stream"
         self.statuses: list[int] = []
         """The statuses of the next answers, before all others have 200."""
-        self.goes_on = asyncio.Event()
+        self.goes_on = asyncio.Semaphore(0)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         await request.read()
@@ -52,7 +52,7 @@ class Engine:
                 # Each piece comes on its own.
                 await asyncio.sleep(0.003)
             else:
-                await self.goes_on.wait()
+                await self.goes_on.acquire()
         return response
 
 
@@ -107,11 +107,10 @@ async def test_the_first_token_is_told_at_once_and_the_end_when_it_comes(tmp_pat
             assert response.headers["x-warmpath-pod"] == "pod-1"
             await response.content.readuntil(b"\n\n")
             assert not (await one.newest()).HasField("ttft")
-            one.engine.goes_on.set()
-            one.engine.goes_on.clear()
+            one.engine.goes_on.release()
             decision = await one.until_newest(lambda one: one.HasField("ttft"))
             assert decision.state == pb.Decision.FIRST_TOKEN
-            one.engine.goes_on.set()
+            one.engine.goes_on.release()
             assert (await response.read()).endswith(USAGE)
         assert (await one.ended()).state == pb.Decision.FINISHED
         assert not (await one.newest()).HasField("cached_tokens")
@@ -221,8 +220,9 @@ async def test_an_answer_goes_on_while_its_router_is_away_and_the_next_one_goes_
                 _, channel = await stack.enter_async_context(
                     running_router(tmp_path, tables(addresses), listen=listen)
                 )
-                engine.goes_on.set()
+                engine.goes_on.release()
                 assert (await response.read()).endswith(USAGE)
+            engine.pieces.remove(b"")
 
             two = Stand(client, router_pb2_grpc.RouterStub(channel), engine)
 
