@@ -50,7 +50,7 @@ def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "image", "image.pullPolicy", "config", "tls", "drainDelaySeconds", "drainSeconds",
+        "image", "image.pullPolicy", "replicas", "config", "tls", "drainDelaySeconds", "drainSeconds",
         "serviceAccount", "serviceAccount.create", "rbac", "service", "service.type", "podDisruptionBudget",
         "podDisruptionBudget.maxUnavailable", "autoscaling", "autoscaling.minReplicas",
         "autoscaling.maxReplicas", "autoscaling.cpuPercent", "networkPolicy", "monitoring", "monitoring.rules",

@@ -303,7 +303,7 @@ def test_a_router_logs_json_where_it_is_asked_to() -> None:
     [
         "replicas=1",
         "replicas=2",
-        "replicas=null",
+        "autoscaling.enabled=true,autoscaling.create=false",
         "autoscaling.enabled=true,autoscaling.minReplicas=1",
     ],
 )
