@@ -25,6 +25,7 @@ from tests.deploy.manifests import (  # fmt: skip
     objects,
     only,
     overlay,
+    printed,
     problems,
     run,
 )
@@ -196,15 +197,46 @@ def test_a_token_is_mounted_for_the_charts_role_or_for_ones_own(
 
 
 def restricted(pod: Object, container: Object) -> bool:
-    """Return whether a container keeps to the pod security standard `restricted`."""
-    outer, own = pod.get("securityContext", {}), container["securityContext"]
+    """Return whether the pod security standard `restricted` admits a container."""
+    outer, own = pod.get("securityContext", {}), container.get("securityContext")
     return (
-        bool(own.get("runAsNonRoot", outer.get("runAsNonRoot")))
+        own is not None
+        and bool(own.get("runAsNonRoot", outer.get("runAsNonRoot")))
         and own["allowPrivilegeEscalation"] is False
         and own["capabilities"] == {"drop": ["ALL"]}
         and own.get("seccompProfile", outer.get("seccompProfile")) == {"type": "RuntimeDefault"}
-        and own["readOnlyRootFilesystem"] is True
+        and own.get("runAsUser", outer.get("runAsUser")) != 0
     )
+
+
+def test_a_restricted_namespace_admits_the_pods_of_the_examples() -> None:
+    pod = pod_of(objects((DEPLOY / "examples" / "vllm.yaml").read_text()), "StatefulSet")
+    containers = [*pod["initContainers"], *pod["containers"]]
+    assert [one["name"] for one in containers if not restricted(pod, one)] == []
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert all("emptyDir" in volume for volume in pod["volumes"])
+    mounted = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+    [home] = [one["value"] for one in pod["containers"][0]["env"] if one["name"] == "HOME"]
+    assert home in mounted
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("7b.prod", "warmpath-7b-prod"),
+        ("llama.3", "llama-3"),
+        ("1" + "a" * 52, "warmpath-1" + "a" * 40),
+        ("a" * 49 + ".b", "a" * 49),
+    ],
+)
+def test_a_release_of_any_name_has_names_that_kubernetes_takes(release: str, name: str) -> None:
+    words = ("--set", "autoscaling.enabled=true,monitoring.dashboard.enabled=true")
+    found = objects(printed("helm", "template", release, CHART, *words))
+    names = {one["metadata"]["name"] for one in found}
+    assert names == {name, f"{name}-headless", f"{name}-dashboard"}
+    for one in found:
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", one["metadata"]["name"])
+    assert only(found, "Deployment")["metadata"]["labels"]["app.kubernetes.io/instance"] == release
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -212,6 +244,7 @@ def test_a_router_is_restricted_and_ends_in_order(name: str) -> None:
     pod = pod_of(example(name))
     (container,) = pod["containers"]
     assert restricted(pod, container)
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert any(mount["mountPath"] == "/tmp" for mount in container["volumeMounts"])
     toml = only(example(name), "ConfigMap")["data"]["warmpath.toml"]
     server = tomllib.loads(toml)["server"]
@@ -362,7 +395,7 @@ def test_the_publisher_beside_vllm_has_known_options(capsys: pytest.CaptureFixtu
     pod = pod_of(objects((DEPLOY / "examples" / "vllm.yaml").read_text()), "StatefulSet")
     (publisher,) = pod["initContainers"]
     assert publisher["restartPolicy"] == "Always"
-    assert restricted(pod, publisher)
+    assert publisher["securityContext"]["readOnlyRootFilesystem"] is True
     words = [re.sub(r"\$\(\w+\)", "10.0.0.7", word) for word in publisher["args"]]
     assert words[0] == "publish"
     # A last option that is refused, after all the others were taken.

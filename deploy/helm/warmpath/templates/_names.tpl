@@ -1,5 +1,8 @@
 {{- define "warmpath.name" -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- /* A Service's name begins with a letter and has no dot; a release's may have both. */ -}}
+{{- $name := .Release.Name | replace "." "-" }}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "warmpath-%s" $name }}{{ end }}
+{{- $name | trunc 50 | trimSuffix "-" -}}
 {{- end }}
 
 {{- define "warmpath.selector" -}}
