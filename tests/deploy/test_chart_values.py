@@ -6,13 +6,50 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.deploy.manifests import CHART, VERSIONS, chart, needs_helm, only, problems, run
 
 GATEWAY = ("clients[0].name=gateway", "clients[0].roles={score}")
 """A client, without what it is known by."""
 
+POOL_B = 'config=[[models]]\n# inference-pool = "c"\n[[pod-sets]]\n  inference-pool = "b"'
+
 pytestmark = needs_helm
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("image.repositry", "image.repositry: is no value of this chart; the nearest is image.repository"),
+        ("minReplica", "minReplica: is no value of this chart; the nearest is autoscaling.minReplicas"),
+        ("monitoring.serviceMonitor.intervall", "the nearest is monitoring.serviceMonitor.interval"),
+        ("Replicas", "the nearest is replicas"),
+        ("tls.xyzzy", "tls.xyzzy: is no value of this chart; there are clientCertificates, plainTextTokens, secretName"),
+    ],
+)  # fmt: skip
+def test_an_unknown_value_is_refused_with_the_nearest_name(wrong: str, said: str) -> None:
+    ended = run("helm", "template", "warmpath", CHART, "--set", f"{wrong}=1")
+    assert ended.returncode != 0
+    assert said in ended.stderr
+
+
+def test_the_schema_has_every_value_of_the_chart() -> None:
+    def paths(values: dict[str, Any], at: str = "") -> set[str]:
+        return {f"{at}{key}" for key in values} | {
+            path
+            for key, of in values.items()
+            for path in paths(of if isinstance(of, dict) else {}, f"{at}{key}.")
+        }
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for path in paths(yaml.safe_load((CHART / "values.yaml").read_text())):
+        found = schema
+        for word in path.split("."):
+            if "properties" not in found:
+                break
+            assert word in found["properties"], path
+            found = found["properties"][word]
 
 
 @pytest.mark.parametrize("name", ["config", "tmp", "tls", "tokens", "secrets"])
@@ -97,6 +134,11 @@ def test_null_is_refused_by_name_where_the_chart_needs_a_value(name: str) -> Non
             "monitoring.serviceMonitor.tokenSecret: is empty, and with `clients` only a token",
         ),
         (("autoscaling.enabled=true", "autoscaling.minReplicas=9"), "autoscaling.minReplicas: 9 is more than autoscaling.maxReplicas, 6"),
+        (("inferencePool.create=true",), "inferencePool.name: is empty, and inferencePool.create needs one"),
+        (("inferencePool.name=demo",), 'inferencePool.name: no pod set of `config` has inference-pool = "demo"'),
+        (("inferencePool.name=a", POOL_B), 'config: a pod set has inference-pool = "b", but inferencePool.name is "a"'),
+        ((POOL_B,), 'config: a pod set has inference-pool = "b", but inferencePool.name is ""'),
+        (("service.extraPorts[0].name=grpc", "service.extraPorts[0].port=9000"), "service.extraPorts[0]: grpc at 7400 and http at 7401 are ports of the chart itself"),
         ((r"podLabels.app\.kubernetes\.io/name=other",), "podLabels: the chart gives app.kubernetes.io/name itself"),
         (("podAnnotations.checksum/config=none",), "podAnnotations: the chart gives checksum/config itself"),
         ((r"monitoring.labels.helm\.sh/chart=other",), "monitoring.labels: the chart gives helm.sh/chart itself"),
@@ -116,7 +158,9 @@ def test_names_that_yaml_would_read_as_numbers_stay_names(tmp_path: Path) -> Non
         "clients": [{"name": "123", "roles": ["read"], "tokenSecret": "456", "tokenKey": "7"}],
         "tls": {"secretName": "789"},
         "secretName": "1e3",
-        "rbac": {"namespaces": ["555"], "inferencePool": "42"},
+        "rbac": {"namespaces": ["555"]},
+        "inferencePool": {"name": "42"},
+        "config": '[[models]]\nname = "m"\n[[pod-sets]]\ninference-pool = "42"\n',
         "serviceAccount": {"name": "0123"},
         "priorityClassName": "77",
     }

@@ -29,6 +29,21 @@
 {{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) }}
 {{- end }}
 {{- end }}
+{{- $named := list }}
+{{- range regexFindAll "(?m)^[^#\\n]*inference-pool\\s*=\\s*[\"'][^\"'\\n]*" (tpl .Values.config .) -1 }}
+{{- $named = append $named (regexReplaceAll "^.*[\"']" . "") }}
+{{- end }}
+{{- with .Values.inferencePool }}
+{{- range $named }}
+{{- if ne . $.Values.inferencePool.name }}
+{{- fail (printf "config: a pod set has inference-pool = %q, but inferencePool.name is %q" . $.Values.inferencePool.name) }}
+{{- end }}
+{{- end }}
+{{- if and .name (not $named) }}
+{{- fail (printf "inferencePool.name: no pod set of `config` has inference-pool = %q" .name) }}
+{{- end }}
+{{- if and .create (not .name) }}{{ fail "inferencePool.name: is empty, and inferencePool.create needs one" }}{{ end }}
+{{- end }}
 {{- $labels := fromYaml (include "warmpath.labels" .) }}
 {{- range $key, $taken := dict
     "podLabels" (list .Values.podLabels (fromYaml (include "warmpath.selector" .)))
@@ -44,6 +59,11 @@
 {{- range $at, $volume := .Values.volumes }}
 {{- if has $volume.name (list "config" "tmp" "tls" "tokens" "secrets") }}
 {{- fail (printf "volumes[%d].name: %s is a volume of the chart itself" $at $volume.name) }}
+{{- end }}
+{{- end }}
+{{- range $at, $port := .Values.service.extraPorts }}
+{{- if or (has $port.name (list "grpc" "http")) (has (int $port.port) (list 7400 7401)) }}
+{{- fail (printf "service.extraPorts[%d]: grpc at 7400 and http at 7401 are ports of the chart itself" $at) }}
 {{- end }}
 {{- end }}
 {{- end }}

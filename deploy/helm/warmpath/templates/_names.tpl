@@ -1,6 +1,6 @@
 {{- define "warmpath.name" -}}
 {{- /* A Service's name begins with a letter and has no dot; a release's may have both. */ -}}
-{{- $name := .Release.Name | replace "." "-" }}
+{{- $name := .Values.nameOverride | default (.Release.Name | replace "." "-") }}
 {{- if regexMatch "^[0-9]" $name }}{{ $name = printf "warmpath-%s" $name }}{{ end }}
 {{- $name | trunc 50 | trimSuffix "-" -}}
 {{- end }}
@@ -20,6 +20,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "warmpath.account" -}}
 {{- .Values.serviceAccount.name | default (ternary (include "warmpath.name" .) "default" .Values.serviceAccount.create) -}}
+{{- end }}
+
+{{- /* The port of a URL. */ -}}
+{{- define "warmpath.port" -}}
+{{- $port := (urlParse .).host | regexFind ":[0-9]+$" | trimPrefix ":" -}}
+{{- $port | default (ternary "443" "80" (hasPrefix "https:" .)) -}}
 {{- end }}
 
 {{- define "warmpath.toml" -}}
