@@ -53,7 +53,7 @@ class GatewayDescription:
     """Where clients connect; port 0 takes a free one."""
     router: HostPort
     pods: Sequence[HostPort]
-    """IP addresses, at least one."""
+    """At least one: IP addresses, or, without a folder, names that Envoy looks up each second."""
     failure_mode: FailureMode = "fail-close"
     """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open sends
     them to the pods round robin."""
@@ -101,7 +101,8 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
     template = Template("\n".join(line for line in lines if not line.lstrip().startswith("//")))
     may_pass = gateway.failure_mode == "fail-open"
     # Of a name like localhost, which has addresses of both families, only one may listen.
-    of_name = '"type": "STRICT_DNS", "dns_lookup_family": "ALL"'
+    fixed, of_name = '"type": "STATIC"', '"type": "STRICT_DNS", "dns_lookup_family": "ALL"'
+    are_ips = all(one.is_ip for one in gateway.pods)
     text = template.substitute(
         type=f"{TYPES}type",
         types=f"{TYPES}extensions",
@@ -114,7 +115,8 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
         answers=json.dumps(ANSWERS.read_text(encoding="utf-8")),
         refusals=json.dumps(_refusals(gateway.body_bytes)),
         pods=json.dumps(_assignment("pods", gateway.pods)),
-        router_type='"type": "STATIC"' if gateway.router.is_ip else of_name,
+        pods_type=fixed if are_ips else f'{of_name}, "dns_refresh_rate": "1s"',
+        router_type=fixed if gateway.router.is_ip else of_name,
         router=json.dumps(_assignment("router", [gateway.router])),
         # A router without a healthy pod is asked all the same if nobody else could serve the request:
         # it tells why. A name may stand for several routers, of which another may have pods.

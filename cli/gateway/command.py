@@ -94,7 +94,8 @@ def _parser(summary: str | None) -> argparse.ArgumentParser:
     add("--router", help=f"host:port of the router; {ROUTER} by default")
     add(
         "--pod", action="append", default=[], metavar="IP:PORT",
-        help="a pod; may be repeated; without it the router is asked for its pods",
+        help="a pod; may be repeated; without it the router is asked for its pods; with --print-config"
+        " also a name of several",
     )  # fmt: skip
     add(
         "--failure-mode", choices=("fail-close", "fail-open"), default="fail-close",
@@ -211,7 +212,9 @@ def _pods(args: argparse.Namespace) -> ListedPods | int:
     Raises OptionError.
     """
     if args.pod:
-        return ListedPods([_address("--pod", one, ip_address_of) for one in args.pod], [])
+        # A running Envoy reads its pods from a file, which can have no names.
+        read = address_of if args.print_config else ip_address_of
+        return ListedPods([_address("--pod", one, read) for one in args.pod], [])
     reply = answer(args, lambda client: client.pods())
     if isinstance(reply, int):
         return reply

@@ -22,8 +22,9 @@ TYPES = "type.googleapis.com/envoy.extensions"
 class Envoy(Service):
     """Runs with a configuration, YAML or JSON, whose ports are 0; `address` is its listener's host:port."""
 
-    def __init__(self, config: str) -> None:
+    def __init__(self, config: str, *words: str) -> None:
         self._config = config
+        self._words = words
         self._folder = tempfile.TemporaryDirectory(prefix="envoy-")
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
@@ -40,7 +41,7 @@ class Envoy(Service):
                 (
                     str(BINARY), "--config-path", str(config),
                     "--admin-address-path", str(admin), "--disable-hot-restart",
-                    "--concurrency", "1",
+                    "--concurrency", "1", *self._words,
                 ),
                 stdout=log, stderr=log,
             )  # fmt: skip

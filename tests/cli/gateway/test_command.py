@@ -103,6 +103,15 @@ def test_a_router_that_is_away_cannot_tell_its_pods(held_port: int, output: Outp
     assert "no router answers" in output.err()
 
 
+def test_a_name_of_all_pods_is_looked_up_by_an_envoy_of_ones_own(output: Output) -> None:
+    words = ["--router=routers:7400", "--pod=engines:8000"]
+    assert main([*words, "--print-config"]) == 0
+    pods = json.loads(output.out())["static_resources"]["clusters"][0]
+    assert (pods["type"], pods["dns_refresh_rate"]) == ("STRICT_DNS", "1s")
+    assert main(words) == 2
+    assert "--pod: engines:8000 is not an IP address and a port" in output.err()
+
+
 def test_without_an_envoy_the_command_says_how_to_get_one(tmp_path: Path, output: Output) -> None:
     assert main([POD, f"--envoy={tmp_path / 'none'}"]) == 2
     assert "--envoy: " in output.err()

@@ -24,6 +24,14 @@
 {{- fail "monitoring.serviceMonitor.tokenSecret: is empty, and with `clients` only a token of the role `read` opens /metrics" }}
 {{- end }}
 {{- end }}
+{{- with .Values.gateway }}
+{{- if and .enabled (ne (empty .tlsSecretName) (empty $.Values.tls.secretName)) }}
+{{- fail "gateway.tlsSecretName: goes with tls.secretName; it has the gateway's own tls.crt and tls.key, and the routers' ca.crt" }}
+{{- end }}
+{{- if and .enabled $.Values.clients (not $.Values.tls.clientCertificates) }}
+{{- fail "gateway.enabled: with `clients` needs tls.clientCertificates=true, since Envoy shows a certificate and no token" }}
+{{- end }}
+{{- end }}
 {{- with .Values.autoscaling }}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
 {{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) }}

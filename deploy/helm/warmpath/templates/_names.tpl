@@ -22,6 +22,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.serviceAccount.name | default (ternary (include "warmpath.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end }}
 
+{{- /* Constraints, each with a selector of the pods that it spreads. */ -}}
+{{- define "warmpath.spread" -}}
+{{- $selector := dict "matchLabels" (index . 1 | fromYaml) }}
+{{- range index . 0 }}
+- {{ merge (dict) . (dict "labelSelector" $selector) | toYaml | nindent 2 | trim }}
+{{- end }}
+{{- end }}
+
 {{- /* The port of a URL. */ -}}
 {{- define "warmpath.port" -}}
 {{- $port := (urlParse .).host | regexFind ":[0-9]+$" | trimPrefix ":" -}}

@@ -21,6 +21,8 @@
 {{- $nearest := "" }}{{ $best := 400 }}
 {{- range $names }}
 {{- $alike := int (include "warmpath.alike" (list $key (splitList "." . | last))) }}
+{{- /* Of equals, the one beside it. */}}
+{{- if eq . (printf "%s%s" $at (splitList "." . | last)) }}{{ $alike = add1 $alike | int }}{{ end }}
 {{- if gt $alike $best }}{{ $nearest = . }}{{ $best = $alike }}{{ end }}
 {{- end }}
 {{- fail (printf "%s%s: is no value of this chart; %s" $at $key (ternary (printf "the nearest is %s" $nearest) (printf "there are %s" (keys $known | sortAlpha | join ", ")) (ne $nearest ""))) }}
