@@ -70,6 +70,24 @@ def only(found: list[Object], kind: str) -> Object:
     return one
 
 
+def pod_of(found: list[Object], kind: str = "Deployment") -> Object:
+    spec: Object = only(found, kind)["spec"]["template"]["spec"]
+    return spec
+
+
+def restricted(pod: Object, container: Object) -> bool:
+    """Return whether the pod security standard `restricted` admits a container."""
+    outer, own = pod.get("securityContext", {}), container.get("securityContext")
+    return (
+        own is not None
+        and bool(own.get("runAsNonRoot", outer.get("runAsNonRoot")))
+        and own["allowPrivilegeEscalation"] is False
+        and own["capabilities"] == {"drop": ["ALL"]}
+        and own.get("seccompProfile", outer.get("seccompProfile")) == {"type": "RuntimeDefault"}
+        and own.get("runAsUser", outer.get("runAsUser")) != 0
+    )
+
+
 @cache
 def schema_file(version: str, name: str) -> Any:
     """Return a file of a version's schemas; None where there is none."""

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifests import CHART, VERSIONS, Object, chart, needs_helm, only, problems, run
+from tests.deploy.manifests import (
+    CHART,
+    VERSIONS,
+    Object,
+    chart,
+    needs_helm,
+    only,
+    problems,
+    restricted,
+    run,
+)
 from tests.servers.envoy import BINARY, Envoy
 
 pytestmark = needs_helm
@@ -116,7 +126,7 @@ def test_two_stay_while_one_goes_and_the_routers_let_them_in() -> None:
     pod = spec["template"]["spec"]
     [container] = pod["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert restricted(pod, container)
     assert pod["terminationGracePeriodSeconds"] > 120 + 5
 
 

@@ -25,8 +25,9 @@ from tests.deploy.manifests import (  # fmt: skip
     objects,
     only,
     overlay,
-    printed,
+    pod_of,
     problems,
+    restricted,
     run,
 )
 from tests.servers.certificates import Authority
@@ -48,11 +49,6 @@ pytestmark = needs_helm
 
 def example(name: str) -> list[Object]:
     return chart("--values", CHART / "examples" / f"{name}.yaml")
-
-
-def pod_of(found: list[Object], kind: str = "Deployment") -> Object:
-    spec: Object = only(found, kind)["spec"]["template"]["spec"]
-    return spec
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -197,49 +193,6 @@ def test_a_token_is_mounted_for_the_charts_role_or_for_ones_own(
     assert ("Role" in {one["kind"] for one in found}) == ("rbac.create=true" in values)
 
 
-def restricted(pod: Object, container: Object) -> bool:
-    """Return whether the pod security standard `restricted` admits a container."""
-    outer, own = pod.get("securityContext", {}), container.get("securityContext")
-    return (
-        own is not None
-        and bool(own.get("runAsNonRoot", outer.get("runAsNonRoot")))
-        and own["allowPrivilegeEscalation"] is False
-        and own["capabilities"] == {"drop": ["ALL"]}
-        and own.get("seccompProfile", outer.get("seccompProfile")) == {"type": "RuntimeDefault"}
-        and own.get("runAsUser", outer.get("runAsUser")) != 0
-    )
-
-
-def test_a_restricted_namespace_admits_the_pods_of_the_examples() -> None:
-    pod = pod_of(objects((DEPLOY / "examples" / "vllm.yaml").read_text()), "StatefulSet")
-    containers = [*pod["initContainers"], *pod["containers"]]
-    assert [one["name"] for one in containers if not restricted(pod, one)] == []
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-    assert all("emptyDir" in volume for volume in pod["volumes"])
-    mounted = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
-    [home] = [one["value"] for one in pod["containers"][0]["env"] if one["name"] == "HOME"]
-    assert home in mounted
-
-
-@pytest.mark.parametrize(
-    ("release", "name"),
-    [
-        ("7b.prod", "warmpath-7b-prod"),
-        ("llama.3", "llama-3"),
-        ("1" + "a" * 52, "warmpath-1" + "a" * 40),
-        ("a" * 49 + ".b", "a" * 49),
-    ],
-)
-def test_a_release_of_any_name_has_names_that_kubernetes_takes(release: str, name: str) -> None:
-    words = ("--set", "autoscaling.enabled=true,monitoring.dashboard.enabled=true")
-    found = objects(printed("helm", "template", release, CHART, *words))
-    names = {one["metadata"]["name"] for one in found}
-    assert names == {name, f"{name}-headless", f"{name}-dashboard"}
-    for one in found:
-        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", one["metadata"]["name"])
-    assert only(found, "Deployment")["metadata"]["labels"]["app.kubernetes.io/instance"] == release
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_router_is_restricted_and_ends_in_order(name: str) -> None:
     pod = pod_of(example(name))
@@ -279,12 +232,6 @@ def test_another_configuration_starts_new_routers() -> None:
 
     assert checksum() == checksum("--set", "replicas=3")
     assert checksum() != checksum("--set", "drainSeconds=20")
-
-
-def test_a_router_gets_variables_of_its_environment() -> None:
-    endpoint = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
-    [router] = pod_of(chart("--set-json", f"env=[{json.dumps(endpoint)}]"))["containers"]
-    assert router["env"] == [endpoint]
 
 
 def test_a_router_reads_a_tokenizer_of_a_mounted_folder(tmp_path: Path) -> None:
@@ -327,11 +274,6 @@ def test_a_gateways_texts_have_the_tokenizer_of_the_examples_engines(tmp_path: P
     assert port in [one["port"] for rule in rules for one in rule["ports"]]
 
 
-def test_a_router_logs_json_where_it_is_asked_to() -> None:
-    [container] = pod_of(chart("--set", "logFormat=json"))["containers"]
-    assert container["args"][-1] == "--log-format=json"
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -358,84 +300,6 @@ def test_scaling_is_left_to_the_autoscaler() -> None:
     assert target["name"] == only(found, "Deployment")["metadata"]["name"]
 
 
-def test_a_pool_has_the_values_ports_and_mode() -> None:
-    values = "inferencePool.targetPorts={8000,8001},inferencePool.failureMode=FailClose"
-    found = chart("--values", CHART / "examples" / "gateway.yaml", "--set", values)
-    spec = only(found, "InferencePool")["spec"]
-    assert spec["targetPorts"] == [{"number": 8000}, {"number": 8001}]
-    assert spec["endpointPickerRef"]["failureMode"] == "FailClose"
-    service = found[[one["kind"] for one in found].index("Service")]
-    assert spec["endpointPickerRef"]["name"] == service["metadata"]["name"]
-    assert spec["endpointPickerRef"]["port"]["number"] == service["spec"]["ports"][0]["port"]
-
-
-def test_a_pool_is_named_once() -> None:
-    found = chart(
-        "--values", CHART / "examples" / "gateway.yaml", "--set", "inferencePool.name=other"
-    )
-    assert only(found, "InferencePool")["metadata"]["name"] == "other"
-    assert 'inference-pool = "other"' in only(found, "ConfigMap")["data"]["warmpath.toml"]
-    assert only(found, "Role")["rules"][1]["resourceNames"] == ["other"]
-
-
-def test_a_pool_of_ones_own_is_read_and_not_made() -> None:
-    found = chart(
-        "--values", CHART / "examples" / "gateway.yaml", "--set", "inferencePool.create=false"
-    )
-    assert "InferencePool" not in {one["kind"] for one in found}
-    assert only(found, "Role")["rules"][1]["resourceNames"] == ["demo"]
-
-
-def test_a_pod_takes_further_parts(tmp_path: Path) -> None:
-    values = {
-        "nameOverride": "routers",
-        "extraContainers": [{"name": "proxy", "image": "proxy:1"}],
-        "initContainers": [{"name": "before", "image": "busybox:1"}],
-        "service": {"extraPorts": [{"name": "proxy", "port": 443, "targetPort": 8443}]},
-        "topologySpreadConstraints": [
-            {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
-        ],
-        "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
-        "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}},
-        "tracing": {"endpoint": "http://collector:4318", "ratio": 0.5},
-    }
-    file = tmp_path / "values.yaml"
-    file.write_text(json.dumps(values))
-    found = chart("--values", file)
-    for version in VERSIONS:
-        assert [problem for one in found for problem in problems(one, version)] == []
-    pod = pod_of(found)
-    assert [one["name"] for one in pod["initContainers"]] == ["before"]
-    assert [one["name"] for one in pod["containers"]] == ["router", "proxy"]
-    assert pod["securityContext"] == {
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    [router, _] = pod["containers"]
-    assert router["securityContext"]["capabilities"]["add"] == ["NET_BIND_SERVICE"]
-    assert router["securityContext"]["readOnlyRootFilesystem"] is True
-    env = {one["name"]: one["value"] for one in router["env"]}
-    assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
-    assert env["OTEL_TRACES_SAMPLER_ARG"] == "0.5"
-    [spread] = pod["topologySpreadConstraints"]
-    assert spread["labelSelector"]["matchLabels"]["app.kubernetes.io/name"] == "warmpath"
-    assert only(found, "Deployment")["metadata"]["name"] == "routers"
-    for service in (one for one in found if one["kind"] == "Service"):
-        assert service["spec"]["ports"][-1] == values["service"]["extraPorts"][0]  # type: ignore[index]
-    spec = only(found, "NetworkPolicy")["spec"]
-    assert {"port": 8443, "protocol": "TCP"} in spec["ingress"][0]["ports"]
-    assert {"port": 4318, "protocol": "TCP"} in spec["egress"][-1]["ports"]
-
-
-def test_the_notes_name_the_first_things_to_look_at() -> None:
-    ended = run("helm", "install", "7b", CHART, "--namespace=inference", "--dry-run=client")
-    assert ended.returncode == 0, ended.stderr
-    notes = ended.stdout.partition("NOTES:\n")[2].strip().splitlines()
-    assert 3 <= len(notes) <= 6
-    for words in ("rollout status deployment/warmpath-7b", "warmpath pods", "warmpath doctor"):
-        assert any(words in line for line in notes)
-
-
 def test_tokens_go_in_plain_text_only_where_a_value_says_so(tmp_path: Path) -> None:
     values = (
         "clients[0].name=gateway",
@@ -448,13 +312,6 @@ def test_tokens_go_in_plain_text_only_where_a_value_says_so(tmp_path: Path) -> N
     config = load(file)
     assert config.server.insecure
     assert [one.name for one in config.clients] == ["gateway"]
-
-
-def test_labels_and_annotations_stand_beside_the_charts_own() -> None:
-    found = chart("--set=podLabels.team=a,podAnnotations.note=b,monitoring.labels.release=c")
-    meta = only(found, "Deployment")["spec"]["template"]["metadata"]
-    assert {"team", "app.kubernetes.io/name"} <= set(meta["labels"])
-    assert {"note", "checksum/config"} <= set(meta["annotations"])
 
 
 def test_the_chart_is_linted() -> None:

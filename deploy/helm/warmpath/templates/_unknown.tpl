@@ -26,10 +26,8 @@
 {{- if gt $alike $best }}{{ $nearest = . }}{{ $best = $alike }}{{ end }}
 {{- end }}
 {{- fail (printf "%s%s: is no value of this chart; %s" $at $key (ternary (printf "the nearest is %s" $nearest) (printf "there are %s" (keys $known | sortAlpha | join ", ")) (ne $nearest ""))) }}
-{{- end }}
-{{- $of := get $known $key }}
-{{- if and (hasKey $of "properties") (kindIs "map" $value) }}
-{{- include "warmpath.compare" (list (printf "%s%s." $at $key) $value $of $names) }}
+{{- else if and (hasKey (get $known $key) "properties") (kindIs "map" $value) }}
+{{- include "warmpath.compare" (list (printf "%s%s." $at $key) $value (get $known $key) $names) }}
 {{- end }}
 {{- end }}
 {{- end }}
