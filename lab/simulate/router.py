@@ -31,6 +31,7 @@ from warmpath.lab.simulate.fleet import SimulatedEngine
 from warmpath.lab.simulate.followed import Followed, Record
 from warmpath.lab.simulate.study import variant
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simworker.serial.engine import SerialEngine
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed
@@ -116,6 +117,8 @@ class SimulatedRouter:
         self._scraped = self._ticked = float("-inf")
         self._now = 0.0
         self._dead: set[int] = set()
+        self._batches = [0] * cell.pods
+        """How many batches of events each pod has sent."""
         numbers = count()
         self._ingest = Ingest(
             embedded_index(INDEX_BYTES),
@@ -166,6 +169,7 @@ class SimulatedRouter:
             rng=Random(cell.seed + number * SEEDS),
             share=partial(PeerBookings, name, NAMES) if name else None,
             beliefs=Believed if chosen.counts_arriving else NothingArrives,
+            batch=self._batch,
         )
         self._picker = self._picking.picker
         self._field = field_of(self._pods)
@@ -173,6 +177,14 @@ class SimulatedRouter:
         self._queue = Queue(self._picking, QUEUE, eligible=self._eligible) if cell.queue else None
         self.next_at = inf
         """When to call `release` if nothing comes before; infinite: nothing waits."""
+
+    def _batch(self, pod: str, _rank: int) -> int:
+        """Return a number that grows while a pod's engine works, as its batches of events do."""
+        number = self._numbers[pod]
+        engine = self._engines[number]
+        # Engines announce the blocks that answers fill, all the time; the serial one does not.
+        is_decoding = isinstance(engine, SerialEngine) and engine.is_decoding
+        return self._batches[number] + (int(self._now) if is_decoding else 0)
 
     def _eligible(self, _wanted: Wanted) -> Field:
         pods = that_serve(self._pods) if self._dead else self._pods
@@ -252,6 +264,7 @@ class SimulatedRouter:
 
     def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
         self._now = now
+        self._batches[number] += 1
         followed = self._followed.get(0 if self._variant.is_pooled else number)
         if followed is not None:
             followed.take(events)

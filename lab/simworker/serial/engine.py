@@ -107,6 +107,10 @@ class SerialEngine:
     def busy(self) -> bool:
         return bool(self._open or self._decoding)
 
+    @property
+    def is_decoding(self) -> bool:
+        return bool(self._decoding)
+
     def submit(self, generation: Generation) -> None:
         hashes, tokens = generation.prompt_hashes, generation.num_prompt_tokens
         if hashes is None:

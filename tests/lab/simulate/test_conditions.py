@@ -99,6 +99,18 @@ def test_requests_of_a_pod_that_dies_are_sent_anew(engine: Any, policy: str) -> 
     assert outcome(replace(cell, outage=20.0)) == broken
 
 
+def test_an_engine_that_decodes_is_not_stuck_though_prompts_wait_for_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = [(at, 512, 1, [at]) for at in range(0, 20_000, 1000)]
+    # Each answer fills half of a pod's memory for some minutes.
+    long = [(20_000 + at, 512, 10_000, [20_000 + at]) for at in (0, 1, 2, 3, 4, 5)]
+    later = [(at, 512, 1, [at]) for at in range(30_000, 60_000, 1000)]
+    cell = Cell(write(tmp_path, *short, *long, *later), "warmpath", 2, 42, speed=1.0)
+    assert run(cell).ttft_p99_s > 100
+    assert "answered nothing" not in caplog.text
+
+
 def test_a_dead_pod_gets_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, *((at, 512, 1, [at]) for at in range(0, 100_000, 500)))
     cell = Cell(path, "round-robin", pods=2, blocks_per_pod=300, speed=1.0)
