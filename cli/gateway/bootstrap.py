@@ -90,6 +90,11 @@ MESSAGES = {
     ROUTER_AWAY: "the router cannot be asked for a pod",
     GATEWAY_ERROR: "%RESPONSE_CODE_DETAILS%",
 }
+OF_HEADERS = dict.fromkeys(
+    ("http1.headers_too_large", "http1.too_many_headers"),
+    "the request's headers are longer than 60 KiB or more than 100",
+)
+"""Envoy's causes of a refusal of a request's headers, with the message for its own limits."""
 
 
 def bootstrap(gateway: GatewayDescription) -> Fields:
@@ -179,12 +184,16 @@ def _assignment(cluster: str, addresses: Sequence[HostPort]) -> Fields:
 
 def _refusals(body_bytes: int) -> list[Fields]:
     """Return mappers that give Envoy's own responses the form of the router's; the first fit counts."""
+    known = {**OWN_RESPONSES, "ext_proc_error": ROUTER_AWAY}
+    causes = {beginning: (reason, MESSAGES[reason]) for beginning, reason in known.items()}
+    causes |= {beginning: ("TOO_LARGE", message) for beginning, message in OF_HEADERS.items()}
     reasons = {
-        f"response.code_details.startsWith('{beginning}')": reason
-        for beginning, reason in {**OWN_RESPONSES, "ext_proc_error": ROUTER_AWAY}.items()
+        f"response.code_details.startsWith('{beginning}')": told
+        for beginning, told in causes.items()
     }
     # A refusal of the router has its reason already.
-    reasons["!('x-warmpath-reason' in response.headers)"] = GATEWAY_ERROR
+    other = "!('x-warmpath-reason' in response.headers)"
+    reasons[other] = GATEWAY_ERROR, MESSAGES[GATEWAY_ERROR]
     kind = f"{TYPES}extensions.access_loggers.filters.cel.v3.ExpressionFilter"
 
     def where(expression: str) -> Fields:
@@ -195,9 +204,9 @@ def _refusals(body_bytes: int) -> list[Fields]:
     # ext_authz takes 503 for a failure, so the router refuses with 403.
     denied = "response.code_details == 'ext_authz_denied' && response.code == 403"
     found: list[Fields] = [{"filter": where(denied), "status_code": 503}]
-    for expression, reason in reasons.items():
+    for expression, (reason, message) in reasons.items():
         error = {
-            "message": MESSAGES[reason].format(body_bytes=body_bytes),
+            "message": message.format(body_bytes=body_bytes),
             "type": "invalid_request_error" if reason == "TOO_LARGE" else "service_unavailable",
             "code": reason,
         }

@@ -401,6 +401,24 @@ async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
         assert (await answer.json())["error"]["code"] == "SILENT"
 
 
+@pytest.mark.parametrize(
+    "headers", [{"x-a": "a" * (61 << 10)}, {f"x-{n}": "a" for n in range(101)}]
+)
+async def test_headers_above_envoys_limits_are_refused_by_their_limits(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with (
+        through(tmp_path) as (session, _),
+        session.post(PATH, json=completion(1), headers=headers) as answer,
+    ):
+        assert answer.status == 431
+        assert answer.headers["x-warmpath-reason"] == "TOO_LARGE"
+        error = (await answer.json())["error"]
+        assert error["code"] == "TOO_LARGE"
+        assert error["type"] == "invalid_request_error"
+        assert "headers are longer than 60 KiB or more than 100" in error["message"]
+
+
 async def test_every_response_of_envoys_own_has_a_reason_and_is_json(tmp_path: Path) -> None:
     times = PATIENT_TIMES | {'"10s"': '"0.2s"'}
     async with through(tmp_path, times=times) as (session, _):
