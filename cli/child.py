@@ -148,7 +148,9 @@ class Process(Child):
         except TimeoutError as error:
             raise ChildError(f"{self.name} did not get ready; its log: {self._log}") from error
         if not line:
-            raise ChildError(f"{self.name} ended while starting; its log: {self._log}")
+            text = "" if self._log == OURS else self._log.read_text("utf-8", errors="replace")
+            why = f": {last}" if (last := text.rstrip().rpartition("\n")[2]) else ""
+            raise ChildError(f"{self.name} ended while starting{why}; its log: {self._log}")
         return line.decode()
 
     def kill(self) -> None:
