@@ -6,11 +6,13 @@ pool) in the namespace.
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -27,9 +29,13 @@ POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k
 RETRY_SECONDS = 2.0
 ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 120
-"""How long a watch lasts. The API server ends it, and the pods are listed again."""
+"""How long a watch lasts at most. The API server ends it, and the next one goes on where it ended."""
+LEAST_WATCH = 0.75
+"""The least share of WATCH_SECONDS that a watch lasts: routers that begin together do not go on so."""
+WATCHES = 5
+"""How many watches follow a list. A list that wrongly lacked a pod is put right by the next."""
 OVERDUE_SECONDS = 10.0
-"""A watch that lasts this much longer than WATCH_SECONDS counts as silent: nothing arrives."""
+"""A watch that lasts this much longer than it was to counts as silent: nothing arrives."""
 POOL_SECONDS = 2.0
 """Pause between two looks at an InferencePool. A watch of it would take more rights than `get`."""
 LISTS = 3
@@ -61,7 +67,9 @@ class KubernetesSource:
     used within `WATCH_SECONDS`, and at once where the old ones are refused.
     """
 
-    def __init__(self, pods: config.PodSetSpec, *, api: Any = None) -> None:
+    def __init__(
+        self, pods: config.PodSetSpec, *, api: Any = None, rng: Random | None = None
+    ) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
         self.state = SourceState(
             f"pod-sets {pods.name} (kubernetes {where})",
@@ -71,6 +79,11 @@ class KubernetesSource:
         )
         self._pods = pods
         self._api = api
+        self._rng = rng or Random()  # noqa: S311  spreads times
+        self._version: str | None = None
+        """The version from which a watch may begin; None: the pods have to be listed before."""
+        self._watches_left = 0
+        """How many watches may begin before the next list."""
         self._pool = InferencePool(pods.selector, ())
         self._known: dict[str, dict[str, Any]] = {}
         """The pods that have the labels of `_selector`, by uid."""
@@ -80,6 +93,8 @@ class KubernetesSource:
         self._is_deaf = False
         """Whether the last watch was silent, so that only lists say how the pods change."""
         self._is_refused = False
+        self._goes_on = False
+        """Whether the next watch may go on at once, as the last one said something."""
 
     async def look(self) -> Mapping[str, FoundPod]:
         async with self._connected() as api:
@@ -97,11 +112,14 @@ class KubernetesSource:
                         else:
                             self.state.answered()
                         yield self._found()
+                if self._goes_on:
+                    continue
             except SourceError as error:
+                self._version = None
                 only_listed = self._is_deaf or self._is_refused
                 self.state.failed(str(error), LISTED if only_listed else STAY, error.advice)
             # The pods stay as they were until the API answers again.
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS * self._rng.uniform(1, 2))
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
@@ -140,15 +158,22 @@ class KubernetesSource:
         return SourceError(problem, advice=advice)
 
     async def _changes(self, api: Any) -> AsyncIterator[None]:
-        """List the pods, then watch them until the API ends the watch; yield after each change."""
+        """Watch the pods until the API ends the watch; yield after each change.
+
+        List them before, unless the last watch can go on.
+        """
+        self._goes_on = False
         await self._ask_pool(api)
-        version = await self._list(api)
-        yield
+        if self._version is None or not self._watches_left:
+            self._version = await self._list(api)
+            self._watches_left = WATCHES
+            yield
         while self._lacking:
             await asyncio.sleep(RETRY_SECONDS)
-            version = await self._list(api)
+            self._version = await self._list(api)
             yield
-        async with aclosing(self._watch(api, version)) as changes:
+        self._watches_left -= 1
+        async with aclosing(self._watch(api)) as changes:
             other_pool = asyncio.ensure_future(self._other_pool(api))
             tasks: list[asyncio.Task[Any]] = [other_pool]
             try:
@@ -158,6 +183,7 @@ class KubernetesSource:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                     if other_pool.done():
                         other_pool.result()
+                        self._version = None
                         return
                     if change.result() is self:
                         return
@@ -198,36 +224,43 @@ class KubernetesSource:
         self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
         return version
 
-    async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[None, None]:
-        """Note the pods' changes since a version, and yield after each.
+    async def _watch(self, api: Any) -> AsyncGenerator[None, None]:
+        """Note the pods' changes since `_version`, and yield at the begin and after each.
 
         Ends when the API ends this or lacks the version.
         """
-        seconds = WATCH_SECONDS + OVERDUE_SECONDS
+        lasts = WATCH_SECONDS * self._rng.uniform(LEAST_WATCH, 1)
         try:
             answer = await self._ask_pods(
-                api, seconds, watch=True, resource_version=version, timeout_seconds=WATCH_SECONDS
+                api,
+                lasts + OVERDUE_SECONDS,
+                watch=True,
+                resource_version=self._version,
+                allow_watch_bookmarks=True,
+                timeout_seconds=math.ceil(lasts),
             )
             async with answer:
                 if answer.status == GONE:
+                    self._version = None
                     return
-                was_refused, self._is_refused = self._is_refused, answer.status != 200
+                self._is_refused = answer.status != 200
                 if self._is_refused:
                     await self._said("watch", "pods", answer)
-                if was_refused and not self._is_deaf:
-                    self.state.answered()
+                yield
                 async for line in answer.content:
                     kind, pod = _event(line)
                     if kind == "ERROR":
                         code, reason = pod.get("code", 0), pod.get("reason")
                         if code == GONE:
+                            self._version = None
                             return
                         raise self._refused("watch", "pods", code, reason, json.dumps(pod))
                     if kind == "DELETED":
                         self._known.pop(pod["metadata"]["uid"], None)
                     elif kind in ("ADDED", "MODIFIED"):
                         self._known[pod["metadata"]["uid"]] = pod
-                    self._is_deaf = False
+                    self._version = pod["metadata"].get("resourceVersion")
+                    self._is_deaf, self._goes_on = False, True
                     yield
             self._is_deaf = False
         except TimeoutError as error:

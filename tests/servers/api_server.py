@@ -55,6 +55,11 @@ class ApiServer:
         """How many of the next lists have no pods."""
         self.lists = 0
         """How many lists were answered."""
+        self.bookmarks = True
+        """Whether a watch ends with a bookmark, if it may."""
+        self.watches = 0
+        """How many watches have begun."""
+        self._finishing = asyncio.Event()
         self.failures = 0
         """How many of the next requests are answered with 500."""
         self.gone_as_event = False
@@ -139,6 +144,17 @@ class ApiServer:
         self._oldest = self._version
         self._history.clear()
 
+    async def finish_watches(self) -> None:
+        """End every watch as one whose time is over ends, and wait until others have begun."""
+        finishing = self._finishing
+        self._finishing = asyncio.Event()
+        before = self.watches
+        async with self._changed:
+            finishing.set()
+            self._changed.notify_all()
+        while self.watches == before:
+            await asyncio.sleep(0.001)
+
     def end_watches(self) -> None:
         """Cut every watch off."""
         for task in self._watches:
@@ -204,6 +220,8 @@ class ApiServer:
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
+        self.watches += 1
+        finishing = self._finishing
         response = web.StreamResponse()
         await response.prepare(request)
         try:
@@ -217,8 +235,14 @@ class ApiServer:
                     if said := _told(event, labels):
                         await response.write(json.dumps(said).encode() + b"\n")
                 async with self._changed:
-                    while self._version <= version:
+                    while self._version <= version and not finishing.is_set():
                         await self._changed.wait()
+                if finishing.is_set():
+                    bookmark = {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}
+                    if self.bookmarks and request.query.get("allowWatchBookmarks") == "True":
+                        said = {"type": "BOOKMARK", "object": bookmark}
+                        await response.write(json.dumps(said).encode() + b"\n")
+                    return response
             await response.write(json.dumps({"type": "ERROR", "object": GONE}).encode() + b"\n")
         finally:
             self._watches.discard(task)
@@ -240,4 +264,7 @@ def _told(event: Event, labels: Mapping[str, str]) -> dict[str, Any] | None:
     if not (was or is_):
         return None
     kind = "MODIFIED" if was and is_ else "ADDED" if is_ else "DELETED"
-    return {"type": kind, "object": event.after or event.before}
+    pod = event.after or event.before
+    assert pod is not None
+    metadata = {**pod["metadata"], "resourceVersion": str(event.version)}
+    return {"type": kind, "object": {**pod, "metadata": metadata}}

@@ -134,6 +134,40 @@ def test_whatever_happens_to_the_watch_the_pods_are_those_of_the_server(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("bookmarks", [True, False])
+async def test_a_watch_goes_on_where_the_last_one_ended_without_a_list(bookmarks: bool) -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        server.bookmarks = bookmarks
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        await until(lambda: server.watches)
+        lists = server.lists
+        for nth in range(1, kubernetes.WATCHES):
+            await server.put("b", "2", ready=bool(nth % 2), **LABELS)
+            await server.finish_watches()
+            await latest.until(server.ready(LABELS))
+        assert server.lists == lists
+        await server.put("c", "3", **LABELS)
+        await server.finish_watches()
+        await latest.until(server.ready(LABELS))
+        # A list now and then puts right whatever the last one lacked.
+        assert server.lists == lists + 1
+
+
+async def test_after_a_watch_whose_version_is_too_old_the_pods_are_listed() -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        await until(lambda: server.watches)
+        lists = server.lists
+        await server.put("b", "2", app="other")
+        await server.delete("1")
+        server.compact()
+        await server.finish_watches()
+        await latest.until({})
+        assert server.lists > lists
+
+
 async def test_what_was_known_stays_while_the_api_is_away() -> None:
     async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
         await server.put("a", "1", **LABELS)
