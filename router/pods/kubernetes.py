@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from warmpath.process.command_line import in_words
+from warmpath.process.command_line import in_words, version
 from warmpath.process.tasks import cancel
 from warmpath.router.config import schema as config
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
@@ -53,6 +53,7 @@ SILENT = (
 LOG_IN = "renew the service account's token or the kubeconfig, which the API server does not accept"
 CORRECT = "correct `spec` of the InferencePool"
 """The advice where the `spec` cannot be read; those above are for other troubles."""
+CUT = "the connection was closed in the middle of an answer"
 LISTED = "the pods are those of the last list"
 """The effect of a watch that is silent or refused."""
 UNREADY = "Kubernetes says that the pod is not ready"
@@ -127,12 +128,14 @@ class KubernetesSource:
         api = self._api
         try:
             api = api or await _connect()
+            api.user_agent = f"warmpath/{version()}"
             yield api
         except SourceError:
             raise
         except (OSError, aiohttp.ClientError, ValueError) as error:
             at = f"the API server at {api.configuration.host}: " if api else ""
-            problem = at + (in_words(error) or type(error).__name__)
+            is_cut = isinstance(error, aiohttp.ClientPayloadError)
+            problem = at + (CUT if is_cut else in_words(error) or type(error).__name__)
             raise SourceError(problem, advice=REACH) from error
         finally:
             if api is not self._api:
@@ -300,9 +303,9 @@ class KubernetesSource:
             return False
         before = self._pool
         custom = client.CustomObjectsApi(api)
-        for group, version in POOL_GROUPS:
+        for group, released in POOL_GROUPS:
             answer = await custom.get_namespaced_custom_object(
-                group, version, namespace, "inferencepools", name,
+                group, released, namespace, "inferencepools", name,
                 _preload_content=False, _request_timeout=ANSWER_SECONDS,
             )  # fmt: skip
             if answer.status == 404:

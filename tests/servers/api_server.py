@@ -60,6 +60,8 @@ class ApiServer:
         self.watches = 0
         """How many watches have begun."""
         self._finishing = asyncio.Event()
+        self.asked_by = ""
+        """The User-Agent of the last list."""
         self.failures = 0
         """How many of the next requests are answered with 500."""
         self.gone_as_event = False
@@ -206,6 +208,7 @@ class ApiServer:
         if verb == "watch":
             return await self._watch(request, labels)
         self.lists += 1
+        self.asked_by = request.headers.get("User-Agent", "")
         found = [pod for pod in self._pods.values() if _has(pod, labels)]
         if self.empty_lists:
             self.empty_lists -= 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
 from tests.waiting import until
+from warmpath.process.command_line import version
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.discover import SourceError
@@ -166,6 +167,17 @@ async def test_after_a_watch_whose_version_is_too_old_the_pods_are_listed() -> N
         await server.finish_watches()
         await latest.until({})
         assert server.lists > lists
+
+
+async def test_the_server_learns_who_asks_and_a_cut_connection_is_told_in_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED):
+        await until(lambda: server.watches)
+        assert server.asked_by == f"warmpath/{version()}"
+        server.end_watches()
+        await until(lambda: caplog.records)
+        assert f"{server.address}: {kubernetes.CUT}; " in caplog.records[0].getMessage()
 
 
 async def test_what_was_known_stays_while_the_api_is_away() -> None:
