@@ -7,20 +7,19 @@ pool) in the namespace.
 import asyncio
 import json
 import math
-import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from warmpath.process.command_line import in_words, version
+from warmpath.process.command_line import in_words
 from warmpath.process.tasks import cancel
 from warmpath.router.config import schema as config
+from warmpath.router.pods.api_access import connect
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
 from warmpath.router.pods.names import FoundPod, Place
@@ -44,8 +43,6 @@ ENDED = ("Succeeded", "Failed")
 """The phases of a pod whose containers do not run any more; its object may stay for days."""
 GONE = 410
 """The status of a watch whose version is too old: the pods have to be listed again."""
-NO_ACCESS = "no service account of a cluster and no kubeconfig"
-MOUNT = "mount a service account's token, or name a kubeconfig in the variable KUBECONFIG"
 REACH = "look whether the API server runs, and whether a NetworkPolicy lets this process reach it"
 SILENT = (
     "look at the load balancer or proxy before the API server: it drops idle connections silently"
@@ -54,11 +51,28 @@ LOG_IN = "renew the service account's token or the kubeconfig, which the API ser
 CORRECT = "correct `spec` of the InferencePool"
 """The advice where the `spec` cannot be read; those above are for other troubles."""
 CUT = "the connection was closed in the middle of an answer"
+NO_EVENT = "watch pods: the answer is no event of pods"
 LISTED = "the pods are those of the last list"
 """The effect of a watch that is silent or refused."""
 UNREADY = "Kubernetes says that the pod is not ready"
 INACTIVE = "the pod's annotation active-ports does not name port {}"
 """Why an endpoint takes no requests although it is there."""
+
+
+class _Pod(NamedTuple):
+    """What is read of a pod's object, which may have many kilobytes."""
+
+    name: str
+    found: Mapping[str, FoundPod]
+    """Its endpoints; none while it has no address, or ends."""
+
+    def takes_as(self, other: "_Pod | None") -> bool:
+        """Return whether an earlier object of the pod said the same."""
+        return other is not None and self.found == other.found and self.withheld == other.withheld
+
+    @property
+    def withheld(self) -> list[str]:
+        return [one.withheld for one in self.found.values()]
 
 
 class KubernetesSource:
@@ -86,7 +100,7 @@ class KubernetesSource:
         self._watches_left = 0
         """How many watches may begin before the next list."""
         self._pool = InferencePool(pods.selector, ())
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, _Pod] = {}
         """The pods that have the labels of `_selector`, by uid."""
         self._selector = pods.selector
         self._lacking: dict[str, int] = {}
@@ -107,12 +121,13 @@ class KubernetesSource:
         while True:
             try:
                 async with self._connected() as api:
-                    async for _ in self._changes(api):
+                    async for is_change in self._changes(api):
                         if self._is_deaf or self._is_refused:
                             self.state.spoke()
                         else:
                             self.state.answered()
-                        yield self._found()
+                        if is_change:
+                            yield self._found()
                 if self._goes_on:
                     continue
             except SourceError as error:
@@ -127,8 +142,7 @@ class KubernetesSource:
         """Provide a client. Make a SourceError of whatever keeps the API from being asked."""
         api = self._api
         try:
-            api = api or await _connect()
-            api.user_agent = f"warmpath/{version()}"
+            api = api or await connect()
             yield api
         except SourceError:
             raise
@@ -160,21 +174,22 @@ class KubernetesSource:
         problem += f"; its Role lacks the verb {verb!r} for {resource!r}"
         return SourceError(problem, advice=advice)
 
-    async def _changes(self, api: Any) -> AsyncIterator[None]:
-        """Watch the pods until the API ends the watch; yield after each change.
+    async def _changes(self, api: Any) -> AsyncIterator[bool]:
+        """Watch the pods until the API ends the watch; yield whether what was heard is a change.
 
         List them before, unless the last watch can go on.
         """
         self._goes_on = False
-        await self._ask_pool(api)
+        if await self._ask_pool(api):
+            self._version = None
         if self._version is None or not self._watches_left:
             self._version = await self._list(api)
             self._watches_left = WATCHES
-            yield
+            yield True
         while self._lacking:
             await asyncio.sleep(RETRY_SECONDS)
             self._version = await self._list(api)
-            yield
+            yield True
         self._watches_left -= 1
         async with aclosing(self._watch(api)) as changes:
             other_pool = asyncio.ensure_future(self._other_pool(api))
@@ -188,9 +203,10 @@ class KubernetesSource:
                         other_pool.result()
                         self._version = None
                         return
-                    if change.result() is self:
+                    said = change.result()
+                    if said is self:
                         return
-                    yield
+                    yield said is True
             finally:
                 await cancel(tasks)
 
@@ -209,8 +225,8 @@ class KubernetesSource:
         listed = await self._said("list", "pods", await self._ask_pods(api, ANSWER_SECONDS))
         try:
             # Go writes an empty list as null.
-            found = {pod["metadata"]["uid"]: pod for pod in listed["items"] or ()}
-            names = {pod["metadata"]["name"] for pod in found.values()}
+            found = {pod["metadata"]["uid"]: self._read(pod) for pod in listed["items"] or ()}
+            names = {pod.name for pod in found.values()}
             version: str | None = listed["metadata"].get("resourceVersion")
         except (AttributeError, KeyError, TypeError) as error:
             raise SourceError("list pods: the answer is no list of pods", advice=REACH) from error
@@ -221,14 +237,14 @@ class KubernetesSource:
             uid: lacks
             for uid, pod in self._known.items()
             if uid not in found
-            and pod["metadata"]["name"] not in names
+            and pod.name not in names
             and (lacks := self._lacking.get(uid, 0) + 1) < LISTS
         }
         self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
         return version
 
-    async def _watch(self, api: Any) -> AsyncGenerator[None, None]:
-        """Note the pods' changes since `_version`, and yield at the begin and after each.
+    async def _watch(self, api: Any) -> AsyncGenerator[bool, None]:
+        """Note the pods' changes since `_version`; yield at the begin and after each line if it is one.
 
         Ends when the API ends this or lacks the version.
         """
@@ -249,7 +265,7 @@ class KubernetesSource:
                 self._is_refused = answer.status != 200
                 if self._is_refused:
                     await self._said("watch", "pods", answer)
-                yield
+                yield False
                 async for line in answer.content:
                     kind, pod = _event(line)
                     if kind == "ERROR":
@@ -258,13 +274,19 @@ class KubernetesSource:
                             self._version = None
                             return
                         raise self._refused("watch", "pods", code, reason, json.dumps(pod))
+                    is_change, metadata = False, pod["metadata"]
                     if kind == "DELETED":
-                        self._known.pop(pod["metadata"]["uid"], None)
+                        is_change = self._known.pop(metadata["uid"], None) is not None
                     elif kind in ("ADDED", "MODIFIED"):
-                        self._known[pod["metadata"]["uid"]] = pod
-                    self._version = pod["metadata"].get("resourceVersion")
+                        try:
+                            read = self._read(pod)
+                        except (AttributeError, KeyError, TypeError) as error:
+                            raise SourceError(NO_EVENT, advice=REACH) from error
+                        is_change = not read.takes_as(self._known.get(metadata["uid"]))
+                        self._known[metadata["uid"]] = read
+                    self._version = metadata.get("resourceVersion")
                     self._is_deaf, self._goes_on = False, True
-                    yield
+                    yield is_change
             self._is_deaf = False
         except TimeoutError as error:
             self._is_deaf = True
@@ -322,27 +344,32 @@ class KubernetesSource:
         raise SourceError(f"no InferencePool {name!r}", advice=advice)
 
     def _found(self) -> dict[str, FoundPod]:
-        ports = self._pool.ports or (self._pods.port,)
-        found = {}
-        for uid, pod in self._known.items():
-            metadata, status = pod["metadata"], pod.get("status") or {}
-            name, address = metadata["name"], status.get("podIP")
-            if metadata.get("deletionTimestamp") or not address or status.get("phase") in ENDED:
-                continue
-            is_ready = any(
-                one.get("type") == "Ready" and one.get("status") == "True"
-                for one in status.get("conditions") or ()
-            )
-            active = active_ports(metadata.get("annotations"), self._pool.ports)
-            for nth, port in enumerate(ports):
-                takes = not self._pool.ports or port in active
-                found[f"{name}:{port}" if nth else name] = FoundPod(
-                    self._pods.pod(name, address, port=port, nth=nth),
-                    identity=uid,
-                    place=Place(self._pods.namespace, port),
-                    withheld=UNREADY if not is_ready else "" if takes else INACTIVE.format(port),
-                )
+        found: dict[str, FoundPod] = {}
+        for pod in self._known.values():
+            found.update(pod.found)
         return found
+
+    def _read(self, pod: Mapping[str, Any]) -> _Pod:
+        """Return what is read of a pod. Raises AttributeError, KeyError and TypeError if it is none."""
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        name, address = metadata["name"], status.get("podIP")
+        if metadata.get("deletionTimestamp") or not address or status.get("phase") in ENDED:
+            return _Pod(name, {})
+        is_ready = any(
+            one.get("type") == "Ready" and one.get("status") == "True"
+            for one in status.get("conditions") or ()
+        )
+        active = active_ports(metadata.get("annotations"), self._pool.ports)
+        found = {}
+        for nth, port in enumerate(self._pool.ports or (self._pods.port,)):
+            takes = not self._pool.ports or port in active
+            found[f"{name}:{port}" if nth else name] = FoundPod(
+                self._pods.pod(name, address, port=port, nth=nth),
+                identity=metadata["uid"],
+                place=Place(self._pods.namespace, port),
+                withheld=UNREADY if not is_ready else "" if takes else INACTIVE.format(port),
+            )
+        return _Pod(name, found)
 
 
 def _event(line: bytes) -> tuple[str, dict[str, Any]]:
@@ -355,32 +382,5 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
             assert isinstance(metadata["name"], str)
             assert metadata["uid"]
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError("watch pods: the answer is no event of pods", advice=REACH) from error
+        raise SourceError(NO_EVENT, advice=REACH) from error
     return kind, about
-
-
-async def _connect() -> Any:
-    """Return a client with the pod's service account, or else with the user's kubeconfig.
-
-    Raises SourceError if there is neither.
-    """
-    from kubernetes_asyncio import client  # noqa: PLC0415  an extra
-    from kubernetes_asyncio import config as access  # noqa: PLC0415
-    from kubernetes_asyncio.config import kube_config  # noqa: PLC0415
-
-    try:
-        access.load_incluster_config()  # type: ignore[no-untyped-call]
-    except access.ConfigException as error:
-        # Without a file the library would log a warning for each try.
-        if not _is_there(kube_config.KUBE_CONFIG_DEFAULT_LOCATION):
-            raise SourceError(NO_ACCESS, advice=MOUNT) from error
-        try:
-            await access.load_kube_config()
-        except (access.ConfigException, TypeError, ValueError) as failure:
-            problem = f"the kubeconfig cannot be used: {failure}"
-            raise SourceError(problem, advice=MOUNT) from failure
-    return client.ApiClient()
-
-
-def _is_there(kubeconfig: str) -> bool:
-    return any(Path(name).expanduser().is_file() for name in kubeconfig.split(os.pathsep) if name)

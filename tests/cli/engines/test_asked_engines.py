@@ -31,7 +31,7 @@ from warmpath.cli.engines.written import configuration, write
 from warmpath.process.address import HostPort
 from warmpath.router.config.read import load
 from warmpath.router.config.schema import ServerTable
-from warmpath.router.pods.kubernetes import MOUNT, NO_ACCESS
+from warmpath.router.pods.api_access import MOUNT, NO_ACCESS
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ from tests.router.pods.test_kubernetes_watch import (
 from tests.servers.api_server import ApiServer
 from tests.servers.certificates import Authority
 from tests.waiting import until
+from warmpath.process.command_line import version
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
 from warmpath.router.pods.kubernetes import KubernetesSource
@@ -210,6 +211,7 @@ async def test_the_next_connection_is_made_with_the_new_authority_and_token(
     async with life("first") as server:
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
         assert list(await anext(sets)) == ["a"]
+        assert server.asked_by == f"warmpath/{version()}"
     async with life("second", server.port) as server:
         await server.put("b", "2", **LABELS)
         while list(await anext(sets)) != ["a", "b"]:

@@ -71,7 +71,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
         async def connect() -> Any:
             return client.ApiClient(client.Configuration(host=server.address))
 
-        monkeypatch.setattr(kubernetes, "_connect", connect)
+        monkeypatch.setattr(kubernetes, "connect", connect)
         monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(DnsSource, "pause", 0.01)
         yield server
