@@ -18,6 +18,7 @@ from warmpath.router.calls.replies import pick_reply
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.blindness import Blindness
+from warmpath.router.diagnosis.clients import product
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.findings import RouterFacts
@@ -117,13 +118,12 @@ class PickAnswerer:
         text: bytes = b"",
         fields: RawFields | None = None,
         asker: Asker = ANYBODY,
-        client: str = "",
         is_watched: bool = False,
         as_of: float | None = None,
     ) -> Pick:
         """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
 
-        `client`, `is_watched` and `as_of` are as in `Ask`; `prompt` stands in for the request's own.
+        `is_watched` and `as_of` are as in `Ask`; `prompt` stands in for the request's own.
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
@@ -150,7 +150,7 @@ class PickAnswerer:
                 fields=fields,
                 shadow=request.shadow or self.is_shadow,
                 booking_id=request.booking_id,
-                client=client,
+                client=product(request.client),
                 message=prompt or request.prompt,
                 parent_session=request.parent_session_id,
                 ends_session=request.session_final,
@@ -189,6 +189,7 @@ class PickAnswerer:
             shadow=request.shadow or self.is_shadow,
             parent_session=request.parent_session_id,
             ends_session=request.session_final,
+            client=product(request.client),
             request_id=request_id,
         )
         if len(ask.field.ranks) > MANY_RANKS:

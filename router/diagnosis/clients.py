@@ -7,9 +7,11 @@ for how long both are alike, and samples of their tokens whether the rest is the
 """
 
 import math
+import re
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import median_low
 
 import msgspec
@@ -54,6 +56,17 @@ FIRST, PERIOD, BURST = 64, 512, 16
 """A client's FIRST prompts are compared, and then BURST of each PERIOD."""
 PATIENCE = 32
 """A client's picks after which a body is given up: its session has not gone on."""
+
+
+PRODUCT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
+"""A product's name (RFC 9110, 10.1.5), as far as it is kept."""
+
+
+@lru_cache(256)
+def product(agent: str) -> str:
+    """Return the product that a User-Agent begins with, without its version; empty if there is none."""
+    found = PRODUCT.match(agent)
+    return found[0] if found else ""
 
 
 class Line(msgspec.Struct, eq=False):

@@ -1,9 +1,8 @@
 """Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
 
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import partial
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
@@ -30,8 +29,8 @@ from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.transport.call import Answering
 from warmpath.scorer.prefill import PrefillModel
 
-PRODUCT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
-"""A product's name (RFC 9110, 10.1.5), as far as it is kept."""
+MOST_AGENT = 256
+"""Characters of a User-Agent that are read: its product comes first."""
 YES = ("true", "1")
 """The values of a header that say yes."""
 
@@ -59,13 +58,6 @@ def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
     else:
         kinds = {pod.engine for pod in pods.of_model(model.name)}
     return kinds.pop() if len(kinds) == 1 else ""
-
-
-@lru_cache(256)
-def product(agent: str) -> str:
-    """Return the product that a User-Agent begins with, without its version; empty if there is none."""
-    found = PRODUCT.match(agent)
-    return found[0] if found else ""
 
 
 def name_session(
@@ -170,14 +162,14 @@ class EndpointPicks:
         tenant = headers.get(ours.tenant, "")
         if len(tenant.encode()) <= MOST_TENANT_BYTES:
             request.tenant = tenant
+        request.client = headers.get("user-agent", "")[:MOST_AGENT]
         if self._picks.held is not None:
             request.priority = self._picks.held.named(headers.get(ours.priority, ""), asker)
         # Where the prompt's body is for another model's name than the client's, it is read anew.
         fields = None if prompt.lora else read.fields
         pick = partial(
             self._picks.pick, request, min(self.tokenize_seconds, patience), patience,
-            asker=asker, client=product(headers.get("user-agent", "")), is_watched=True,
-            as_of=want.as_of,
+            asker=asker, is_watched=True, as_of=want.as_of,
         )  # fmt: skip
         try:
             made = await pick(prompt=prompt, reckoned=reckoned, text=read.text, fields=fields)

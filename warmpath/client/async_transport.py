@@ -7,7 +7,13 @@ from typing import Any
 
 from warmpath.client import async_client as clients
 from warmpath.client.failure import CallError
-from warmpath.client.http_exchange import ResponseWatch, rank_header, read_request, refusal_of
+from warmpath.client.http_exchange import (
+    ResponseWatch,
+    client_of,
+    rank_header,
+    read_request,
+    refusal_of,
+)
 from warmpath.client.request import Request
 
 
@@ -42,8 +48,9 @@ def transport_of(http: ModuleType) -> Any:
 
         async def handle_async_request(self, request: Any) -> Any:
             prompt, model = read_request(request.url.path, await request.aread())
+            told = {"model": model, "client": client_of(request.headers), **self._options}
             try:
-                picked = await self._client.begin(prompt, **{"model": model, **self._options})
+                picked = await self._client.begin(prompt, **told)
             except CallError as error:
                 if refused := refusal_of(error):
                     status, headers, content = refused

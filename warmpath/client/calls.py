@@ -21,7 +21,7 @@ from warmpath.router.load.engine_metrics import problem_of
 MOST_FIGURE = (1 << 32) - 1
 
 FIGURES = frozenset({"cached_tokens", "prompt_tokens", "output_tokens", "rank", "limit"})
-SWITCHES = frozenset({"explain", "shadow", "disaggregated"})
+SWITCHES = frozenset({"explain", "shadow", "disaggregated", "session_final"})
 OTHERS = frozenset({"prompt", "loads", "event"})
 """Arguments with a check of their own."""
 
@@ -278,8 +278,9 @@ def request_of(answer: type[Message], model: str, given: dict[str, Any]) -> Mess
         prompt = given["prompt"]
         if not isinstance(prompt, pb.Prompt):
             given["prompt"] = prompt_of(prompt).message(model)
-    if "session" in given:
-        given["session_id"] = given.pop("session")
+    for name in ("session", "parent_session"):
+        if name in given:
+            given[f"{name}_id"] = given.pop(name)
     # The contract names all messages after their call.
     request: Message = getattr(pb, answer.__name__.replace("Response", "Request"))(**given)
     return request

@@ -1,5 +1,6 @@
 """An HTTP request that goes to the picked pod, and its response, as both transports see them; no I/O."""
 
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
@@ -20,6 +21,8 @@ STATUSES = {
     Reason.Name(Reason.QUEUE_FULL): 429,
     Reason.Name(Reason.NO_POD): 503,
 }
+MOST_CLIENT_CHARS = 256
+"""At most four bytes each, as many as the contract allows."""
 DONE = b"[DONE]"
 """The data of the last event of OpenAI's streams, after which clients stop to read."""
 
@@ -40,6 +43,11 @@ def read_request(path: str, body: bytes) -> tuple[Prompt | None, str]:
     if path.endswith("/chat/completions"):
         return Prompt(chat_body=body), model
     return Prompt(completions_body=body) if path.endswith("/completions") else None, model
+
+
+def client_of(headers: Mapping[str, str]) -> str:
+    """Return the client's name as a pick takes it: the beginning of its User-Agent."""
+    return headers.get("user-agent", "")[:MOST_CLIENT_CHARS]
 
 
 def refusal_of(error: CallError) -> tuple[int, dict[str, str], bytes] | None:

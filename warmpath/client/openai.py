@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @overload
 def openai(
-    client: Client, over: Any = None, **options: Unpack[RequestOptions]
+    client: Client, /, over: Any = None, **options: Unpack[RequestOptions]
 ) -> "httpx2.BaseTransport": ...
 @overload
 def openai(
-    client: AsyncClient, over: Any = None, **options: Unpack[RequestOptions]
+    client: AsyncClient, /, over: Any = None, **options: Unpack[RequestOptions]
 ) -> "httpx2.AsyncBaseTransport": ...
 def openai(
-    client: Client | AsyncClient, over: Any = None, **options: Unpack[RequestOptions]
+    client: Client | AsyncClient, /, over: Any = None, **options: Unpack[RequestOptions]
 ) -> Any:
     """Return a transport for `OpenAI(http_client=httpx2.Client(transport=…))`, or another httpx client.
 

@@ -26,8 +26,8 @@ UNREADABLE = frozenset(map(Reason.Name, (Reason.BAD_REQUEST, Reason.TOO_LARGE)))
 """Reasons for which a pick goes by load alone: the engine is to say what is wrong with the prompt."""
 
 
-class PickOptions(TypedDict, total=False):
-    """Further arguments for a pick."""
+class ExplainOptions(TypedDict, total=False):
+    """Further arguments for a pick, and for its explanation."""
 
     pods: Sequence[str]
     """Only these may be picked, by their ids; empty: all."""
@@ -38,6 +38,17 @@ class PickOptions(TypedDict, total=False):
     priority: str
     """The request's class in the router's queue; `tenant`: whose it is there."""
     tenant: str
+
+
+class PickOptions(ExplainOptions, total=False):
+    """Further arguments for a pick."""
+
+    parent_session: str
+    """Of a sub-agent: the session that began its own `session`."""
+    session_final: bool
+    """Whether the session ends with this request."""
+    client: str
+    """The User-Agent of the request's client; metrics and findings name its product."""
 
 
 class RequestOptions(PickOptions, total=False):

@@ -21,7 +21,14 @@ from warmpath.client.connection import (
     checked_timeout,
 )
 from warmpath.client.failure import CallError, failure_of
-from warmpath.client.request import PICK_SECONDS, UNREADABLE, PickOptions, Request, RequestOptions
+from warmpath.client.request import (
+    PICK_SECONDS,
+    UNREADABLE,
+    ExplainOptions,
+    PickOptions,
+    Request,
+    RequestOptions,
+)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import ReportEvent
 
@@ -235,7 +242,7 @@ class Client(Connection):
         return self._reports.goes_on()
 
     def explain(
-        self, prompt: AnyPrompt, *, timeout: float | None = None, **options: Unpack[PickOptions]
+        self, prompt: AnyPrompt, *, timeout: float | None = None, **options: Unpack[ExplainOptions]
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
         return self._made(pb.ExplainResponse, timeout, prompt=prompt, **options)

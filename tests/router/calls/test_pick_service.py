@@ -157,6 +157,8 @@ async def test_bad_picks_are_refused_with_the_field_and_its_limit(stand: Stand) 
                 await call(prompt(), **fields)
     with ends_with(grpc.StatusCode.INVALID_ARGUMENT, "parent_session_id: is longer than 256 bytes"):
         await stand.pick(prompt(), parent_session_id="s" * 257)
+    with ends_with(grpc.StatusCode.INVALID_ARGUMENT, "client: is longer than 1024 bytes"):
+        await stand.pick(prompt(), client="c" * 1025)
     assert not await stand.decisions()
 
 
@@ -268,6 +270,20 @@ async def test_explain_tells_what_a_cost_is_made_of_and_books_nothing(stand: Sta
         f"no candidate has any of the 100 tokens cached, and {told.candidates[0].pod} has"
     )
     assert told.prompt_tokens == 100
+
+
+async def test_a_pick_counts_for_the_client_that_its_caller_names(tmp_path: Path) -> None:
+    async with standing(tmp_path, THREE, metrics="127.0.0.1:0") as stand:
+        for client in ("own-cli/1.2 (x)", "own-cli", ""):
+            await stand.pick(prompt(), client=client)
+        told = await metrics_of(stand.http_address)
+    counted = {
+        client: told[
+            f'warmpath_client_prompt_tokens_total{{client="{client}",model="demo",tenant=""}}'
+        ]
+        for client in ("own-cli", "")
+    }
+    assert counted["own-cli"] == 2 * counted[""] > 0
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -54,7 +54,8 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
     load = PodLoad("a", 1, running=2, waiting=3, kv_usage=0.5, age=0.25)
     await client.pick(
         prompt, pods=["a"], policy="p", session="s", loads=[load], shadow=True, disaggregated=True,
-        booking_id="mine", priority="high", tenant="t",
+        booking_id="mine", priority="high", tenant="t", parent_session="p", session_final=True,
+        client="agent/1",
     )  # fmt: skip
     await client.explain("text", session="s", loads=[load], priority="high", tenant="t")
     router.script.append(pb.ReportResponse(known=True))
@@ -80,6 +81,7 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
             pb.PickRequest(
                 prompt=full, pods=["a"], policy="p", session_id="s", loads=[told], shadow=True,
                 disaggregated=True, booking_id="mine", priority="high", tenant="t",
+                parent_session_id="p", session_final=True, client="agent/1",
             ),
         ),
         (

@@ -315,11 +315,12 @@ async def test_chats_and_completions_are_read_and_other_requests_go_by_load(
         for path in ("/v1/chat/completions", PATH, "/v1/embeddings"):
             router.script.append(picks(address))
             url = f"http://nowhere.invalid{path}"
-            await post(kind, router.address, url, {"model": "x"}, tenant="t")
+            await post(kind, router.address, url, {"model": "x"}, tenant="t", session_final=True)
     asked = [one for method, one in router.asked if method == "Pick"]
     assert [one.prompt for one in asked] == [
         pb.Prompt(model="x", chat_body=b'{"model":"x"}'),
         pb.Prompt(model="x", completions_body=b'{"model":"x"}'),
         pb.Prompt(model="x"),
     ]
-    assert {one.tenant for one in asked} == {"t"}
+    assert {(one.tenant, one.session_final) for one in asked} == {("t", True)}
+    assert all(one.client.startswith("python-httpx2/") for one in asked)

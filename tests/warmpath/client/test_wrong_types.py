@@ -63,7 +63,7 @@ def test_a_value_that_calls_take(make: Callable[[], object], field: str) -> None
         make()
 
 
-NAMES = ("policy", "session", "booking_id", "priority", "tenant")
+NAMES = ("policy", "session", "parent_session", "booking_id", "priority", "tenant", "client")
 NO_LIST = "pods is of type str; give a list of pods' ids$"
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("score", ([1],), {"pods": 5}, "pods"),
@@ -80,6 +80,7 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("pick", ([1],), {"loads": None}, "loads"),
     ("pick", ([1],), {"loads": ["x"]}, r"loads\[0\]"),
     ("pick", ([1],), {"shadow": "no"}, "shadow"),
+    ("pick", ([1],), {"session_final": "no"}, "session_final"),
     *(("pick", ([1],), {name: UUID(int=7)}, f"{name} is of type UUID, not str$") for name in NAMES),
     ("explain", ([1],), {"pods": "a"}, NO_LIST),
     ("explain", ([1],), {"disaggregated": []}, "disaggregated"),

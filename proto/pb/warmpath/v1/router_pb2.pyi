@@ -642,6 +642,7 @@ class PickRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     PARENT_SESSION_ID_FIELD_NUMBER: _builtins.int
     SESSION_FINAL_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy's name; empty: the configured one."""
     session_id: _builtins.str
@@ -676,6 +677,10 @@ class PickRequest(_message.Message):
     """Of a sub-agent's session: the one that began it, likewise."""
     session_final: _builtins.bool
     """Whether the session ends with this request."""
+    client: _builtins.str
+    """The User-Agent of the request's client, whose product (`claude-cli` of `claude-cli/2.1 (…)`) metrics and
+    findings name. At most 1024 bytes; empty: not known.
+    """
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -701,10 +706,11 @@ class PickRequest(_message.Message):
         tenant: _builtins.str = ...,
         parent_session_id: _builtins.str = ...,
         session_final: _builtins.bool = ...,
+        client: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "disaggregated", b"disaggregated", "loads", b"loads", "parent_session_id", b"parent_session_id", "pods", b"pods", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "session_final", b"session_final", "session_id", b"session_id", "shadow", b"shadow", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "client", b"client", "disaggregated", b"disaggregated", "loads", b"loads", "parent_session_id", b"parent_session_id", "pods", b"pods", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "session_final", b"session_final", "session_id", b"session_id", "shadow", b"shadow", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
