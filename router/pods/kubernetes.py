@@ -118,6 +118,8 @@ class KubernetesSource:
         return {name: one for name, one in self._found().items() if not one.withheld}
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
+        # Whoever asks anew may have lost the last set.
+        self._version = None
         while True:
             try:
                 async with self._connected() as api:
@@ -377,10 +379,10 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
     try:
         said = json.loads(line)
         kind, about = said["type"], said["object"]
-        metadata = about.get("metadata") or {}
-        if kind not in ("BOOKMARK", "ERROR"):
-            assert isinstance(metadata["name"], str)
-            assert metadata["uid"]
+        if kind != "ERROR":
+            metadata = about["metadata"]
+            assert isinstance(metadata.get("resourceVersion", ""), str)
+            assert kind == "BOOKMARK" or (isinstance(metadata["name"], str) and metadata["uid"])
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise SourceError(NO_EVENT, advice=REACH) from error
     return kind, about

@@ -167,6 +167,21 @@ async def test_a_watch_goes_on_where_the_last_one_ended_without_a_list(bookmarks
         assert server.lists == lists + 1
 
 
+async def test_who_asks_anew_gets_all_pods_though_a_watch_could_go_on() -> None:
+    from kubernetes_asyncio import client
+
+    async with ApiServer(ROLE) as server:
+        await server.put("a", "1", **LABELS)
+        api = client.ApiClient(client.Configuration(host=server.address))
+        source = KubernetesSource(SELECTED, api=api)
+        for _ in range(2):
+            sets = source.sets()
+            async with asyncio.timeout(60):
+                assert list(await anext(sets)) == ["a"]
+            await sets.aclose()  # type: ignore[attr-defined]
+        await api.close()
+
+
 async def test_after_a_watch_whose_version_is_too_old_the_pods_are_listed() -> None:
     async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
         await server.put("a", "1", **LABELS)
@@ -272,6 +287,8 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
         (b'{"type": "ADDED", "object": null}', "the answer is no event of pods"),
         (b'{"type": "ADDED", "object": {"metadata": {"uid": "9"}}}', "the answer is no event of pods"),
         (b'{"type": "ADDED", "object": {"metadata": {"name": "x", "uid": "9"}, "status": 5}}', "the answer is no event of pods"),
+        (b'{"type": "BOOKMARK", "object": {}}', "the answer is no event of pods"),
+        (b'{"type": "BOOKMARK", "object": {"metadata": null}}', "the answer is no event of pods"),
         (b'{"type": "ERROR", "object": {"kind": "Status"}}', "watch pods in namespace ns: 0"),
         (
             b'{"type": "ERROR", "object": {"code": 504, "reason": "Timeout", "message": "too large"}}',
