@@ -66,8 +66,8 @@ class _Pod(NamedTuple):
     found: Mapping[str, FoundPod]
     """Its endpoints; none while it has no address, or ends."""
 
-    def takes_as(self, other: "_Pod | None") -> bool:
-        """Return whether an earlier object of the pod said the same."""
+    def says_same_as(self, other: "_Pod | None") -> bool:
+        """Return whether `other`, read of an earlier object of the pod, has the same endpoints."""
         return other is not None and self.found == other.found and self.withheld == other.withheld
 
     @property
@@ -246,9 +246,9 @@ class KubernetesSource:
         return version
 
     async def _watch(self, api: Any) -> AsyncGenerator[bool, None]:
-        """Note the pods' changes since `_version`; yield at the begin and after each line if it is one.
+        """Note the pods' changes since `_version`; yield after each line whether it was one.
 
-        Ends when the API ends this or lacks the version.
+        At the begin it yields False. Ends when the API ends this or lacks the version.
         """
         lasts = WATCH_SECONDS * self._rng.uniform(LEAST_WATCH, 1)
         try:
@@ -284,7 +284,7 @@ class KubernetesSource:
                             read = self._read(pod)
                         except (AttributeError, KeyError, TypeError) as error:
                             raise SourceError(NO_EVENT, advice=REACH) from error
-                        is_change = not read.takes_as(self._known.get(metadata["uid"]))
+                        is_change = not read.says_same_as(self._known.get(metadata["uid"]))
                         self._known[metadata["uid"]] = read
                     self._version = metadata.get("resourceVersion")
                     self._is_deaf, self._goes_on = False, True
