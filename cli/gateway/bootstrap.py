@@ -7,7 +7,7 @@ folders of PEM files likewise. Without a folder all is in the bootstrap, and is 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -77,7 +77,9 @@ TEMPLATE = Path(__file__).with_name("envoy.json")
 TYPES = "type.googleapis.com/envoy."
 ANSWERS = TEMPLATE.with_name("answers.lua")
 HEADERS = PickerHeadersTable()
-OF_SESSIONS = dict.fromkeys((*HEADERS.session, *HEADERS.parent_session, *HEADERS.session_final))
+OF_SESSIONS = (*HEADERS.session, *HEADERS.parent_session, *HEADERS.session_final)
+FOR_ROUTER = (HEADERS.priority, *HEADERS.tenant, *HEADERS.rewrite)
+"""Headers of a request that no engine gets."""
 """The headers that tell the router of sessions, with the names that are configured by default."""
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 ROUTER_AWAY = "ROUTER_AWAY"
@@ -116,7 +118,8 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
         may_pass=json.dumps(may_pass),
         request_mode="BUFFERED" if may_pass else "FULL_DUPLEX_STREAMED",
         response_mode="STREAMED" if may_pass else "FULL_DUPLEX_STREAMED",
-        of_sessions=json.dumps([{"exact": one} for one in OF_SESSIONS])[1:-1],
+        asked=_each("exact", OF_SESSIONS + FOR_ROUTER),
+        for_router=_each("remove", FOR_ROUTER),
         answers=json.dumps(ANSWERS.read_text(encoding="utf-8")),
         refusals=json.dumps(_refusals(gateway.body_bytes)),
         pods=json.dumps(_assignment("pods", gateway.pods)),
@@ -175,6 +178,11 @@ def _write(path: Path, kind: str, content: Fields) -> None:
 
 def _socket(address: HostPort) -> Fields:
     return {"socket_address": {"address": address.host, "port_value": address.port}}
+
+
+def _each(does: str, names: Iterable[str]) -> str:
+    """Return the items of a list that does the same with each header."""
+    return json.dumps([{does: one} for one in dict.fromkeys(names)])[1:-1]
 
 
 def _assignment(cluster: str, addresses: Sequence[HostPort]) -> Fields:

@@ -310,6 +310,8 @@ class PickerHeadersTable(Table, frozen=True):
     """Response: prefill seconds that these tokens were predicted to save."""
     reason: HeaderName = "x-warmpath-reason"
     """Response of the picker itself: the reason, in one word."""
+    dropped: HeaderName = "x-llm-d-request-dropped-reason"
+    """Likewise: the reason in llm-d's words."""
     session: tuple[HeaderName, ...] = (
         *("x-warmpath-session", "x-dynamo-session-id"),
         *(
@@ -332,9 +334,12 @@ class PickerHeadersTable(Table, frozen=True):
     priority: HeaderName = "x-warmpath-priority"
     """Request: its class (queue.classes). A class that the gateway may not name counts as the usual
     one."""
-    tenant: HeaderName = "x-gateway-inference-fairness-id"
-    """Request: its tenant, as in the Gateway API Inference Extension. The gateway must set or remove
-    it; otherwise clients can claim others' shares."""
+    tenant: tuple[HeaderName, ...] = (
+        "x-llm-d-inference-fairness-id",
+        "x-gateway-inference-fairness-id",
+    )
+    """Request: its tenant, as in llm-d; the first header counts. The gateway must set one and remove
+    the other; otherwise clients can claim others' shares."""
     rewrite: tuple[HeaderName, ...] = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
     """Request: name of the model that the engine is asked for; the first header counts."""
     prefill: HeaderName = ""

@@ -213,6 +213,15 @@ class Outcome(Enum):
         self.code = code.name
 
 
+DROPPED = {
+    Outcome.NO_POD: "rejected-no-endpoints",
+    Outcome.SUBSET_UNMATCHED: "rejected-no-endpoints",
+    Outcome.OVERLOADED: "rejected-saturated",
+    Outcome.LATE: "rejected-ttl-expired",
+}
+"""llm-d's words for refusals (its pkg/common/error), which has none for a fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoPick:
     """A request that gets no pick, and the response to it."""
@@ -252,12 +261,14 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
     return NoPick(Outcome.FAULT, UNAVAILABLE, Reason.Name(Reason.INTERNAL_ERROR), text)
 
 
-def immediate(refusal: NoPick, header: str) -> ImmediateReply:
-    """Return a refusal as a response like OpenAI's errors; the header named `header` has the reason."""
+def immediate(refusal: NoPick, ours: PickerHeadersTable) -> ImmediateReply:
+    """Return a refusal as a response like OpenAI's errors; headers have the reason, too."""
     error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
     put: Settings = (("content-type", "application/json"),)
-    if header:
-        put += ((header, refusal.reason),)
+    if ours.reason:
+        put += ((ours.reason, refusal.reason),)
+    if ours.dropped and (dropped := DROPPED.get(refusal.outcome)):
+        put += ((ours.dropped, dropped),)
     if refusal.retry_after:
         put += (("retry-after", str(math.ceil(refusal.retry_after))),)
     return ImmediateReply(refusal.status, msgspec.json.encode({"error": error}), put)

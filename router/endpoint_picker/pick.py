@@ -60,13 +60,18 @@ def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
+def first_of(headers: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return the value of the first of these headers that has one; empty if none has."""
+    return next(filter(None, map(headers.get, names)), "")
+
+
 def name_session(
     request: pb.PickRequest, headers: Mapping[str, str], ours: PickerHeadersTable
 ) -> None:
     """Set a request's session, its parent and its end, as the request's headers tell them."""
 
     def told(names: Iterable[str]) -> str:
-        return fit_session(next(filter(None, map(headers.get, names)), ""))
+        return fit_session(first_of(headers, names))
 
     if session := told(ours.session):
         request.session_id = session
@@ -140,7 +145,7 @@ class EndpointPicks:
         """
         body, renaming, ours, headers = want.body, None, self._ours, want.headers
         read = await self._read(want, body)
-        named = next(filter(None, map(headers.get, ours.rewrite)), "")
+        named = first_of(headers, ours.rewrite)
         target = named or self._rewrites.get(read.model, "")
         if target and read.model and target != read.model:
             if want.keeps_body:
@@ -159,7 +164,7 @@ class EndpointPicks:
             name_session(request, headers, ours)
         if read.session and self._session_in_body and not request.session_id:
             request.session_id = read.session
-        tenant = headers.get(ours.tenant, "")
+        tenant = first_of(headers, ours.tenant)
         if len(tenant.encode()) <= MOST_TENANT_BYTES:
             request.tenant = tenant
         request.client = headers.get("user-agent", "")[:MOST_AGENT]

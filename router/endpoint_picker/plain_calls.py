@@ -175,7 +175,7 @@ class PlainCalls:
 
         async def tell(made: Picked | NoPick | None) -> None:
             if isinstance(made, NoPick) and not want.is_shadow:
-                refused = immediate(made, desk.ours.reason)
+                refused = immediate(made, desk.ours)
                 status = DENIED if refused.status == UNAVAILABLE else refused.status
                 caller.write(answer_of(status, refused.put, refused.body))
                 return

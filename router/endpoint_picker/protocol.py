@@ -116,9 +116,11 @@ def without(names: tuple[str, ...], put: tuple[tuple[str, str], ...]) -> tuple[s
 def names_of(ours: PickerHeadersTable) -> HeaderNames:
     """Return the names of headers for a configuration."""
     in_response = tuple(
-        name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name
+        name
+        for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason, ours.dropped)
+        if name
     )
-    asked = (*ours.rewrite, RANK, ours.priority, ours.tenant, ours.prefill)
+    asked = (*ours.rewrite, RANK, ours.priority, *ours.tenant, ours.prefill)
     others = (*PICKERS_OWN, *in_response, *asked)
     in_request = tuple(dict.fromkeys(name for name in others if name))
     assert in_request[0] == DESTINATION

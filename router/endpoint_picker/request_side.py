@@ -153,7 +153,7 @@ class RequestSide(OneSide):
         if self._is_shadow:
             return self.let_through()
         self.abandon()
-        return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]
+        return [] if self.modes.is_watched else [immediate(refusal, self._names.ours)]
 
     def abandon(self) -> None:
         """Expect no more of the request, and drop the part of its body that is held."""

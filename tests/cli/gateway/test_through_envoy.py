@@ -19,7 +19,7 @@ from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.router.pick_stand import QUIET, pod
-from tests.router.running_router import running_router
+from tests.router.running_router import metrics_of, running_router
 from tests.servers.certificates import Authority
 from tests.servers.http import listening
 from tests.waiting import until
@@ -51,7 +51,8 @@ async def tell(name: str, request: web.Request) -> web.Response:
     body = await request.read()
     got = sorted(header.lower() for header in request.headers)
     told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest(), "got": got}
-    return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
+    own = dict.fromkeys(("x-warmpath-pod", "x-llm-d-request-dropped-reason"), "a pod's own word")
+    return web.json_response(told, headers=own)
 
 
 @asynccontextmanager
@@ -279,13 +280,38 @@ async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_pa
 
 
 async def test_what_the_router_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
+    # The header changes the body, which the plain call leaves to ext_proc.
+    renamed = completion(1), {"x-llm-d-model-name-rewrite": "empty"}
+    async with through(tmp_path) as (session, _):
+        for body, headers in ((completion(1, model="empty"), {}), renamed):
+            async with session.post(PATH, json=body, headers=headers) as answer:
+                assert answer.status == 503
+                assert answer.headers["x-warmpath-reason"] == "NO_POD"
+                dropped = answer.headers["x-llm-d-request-dropped-reason"]
+                assert dropped == "rejected-no-endpoints"
+                assert (await answer.json())["error"]["code"] == "NO_POD"
+
+
+async def test_headers_for_the_router_reach_no_pod_and_it_hears_of_the_tenant(
+    tmp_path: Path,
+) -> None:
+    asked = {
+        "x-llm-d-inference-fairness-id": "new", "x-gateway-inference-fairness-id": "old",
+        "x-warmpath-priority": "high", "x-llm-d-model-name-rewrite": "demo",
+    }  # fmt: skip
     async with (
-        through(tmp_path) as (session, _),
-        session.post(PATH, json=completion(1, model="empty")) as answer,
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
     ):
-        assert answer.status == 503
-        assert answer.headers["x-warmpath-reason"] == "NO_POD"
-        assert (await answer.json())["error"]["code"] == "NO_POD"
+        async with (
+            gateway(router.address, addresses) as session,
+            session.post(PATH, json=completion(*range(200)), headers=asked) as answer,
+        ):
+            assert not set(asked) & set((await answer.json())["got"])
+            assert "x-llm-d-request-dropped-reason" not in answer.headers
+        labels = 'model="demo",tenant="new"'
+        told = await metrics_of(router.http_address)
+        assert any(labels in one and "client_prompt_tokens" in one for one in told)
 
 
 async def test_that_no_pod_is_left_is_told_as_the_reason(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ TOLD = (
     ("x-warmpath-cached-tokens", "48"),
     ("x-warmpath-saved-seconds", "0.250"),
 )
-FROM_ONE = Reply("response", "headers", TOLD, ("x-warmpath-reason",))
+OF_REFUSALS = ("x-warmpath-reason", "x-llm-d-request-dropped-reason")
+FROM_ONE = Reply("response", "headers", TOLD, OF_REFUSALS)
 REFUSAL = refusal(503, "NO_POD", "no pod serves 'm'")
 
 
@@ -210,7 +211,7 @@ FROM_TWO = Reply(
         ("x-warmpath-cached-tokens", "16"),
         ("x-warmpath-saved-seconds", "0.125"),
     ),
-    ("x-warmpath-reason",),
+    OF_REFUSALS,
 )
 STARTED_ON_TWO = Report("b-1", "started", "pod-2", 0)
 CONTRADICTING = json.dumps({"usage": USAGE | {"prompt_tokens": 5}}).encode()

@@ -245,6 +245,7 @@ async def test_a_subset_that_matches_nothing_is_unavailable(tmp_path: Path) -> N
             status, error, headers = await one.refused()
             assert (status, error["code"]) == (503, "SUBSET_UNMATCHED")
             assert headers["x-warmpath-reason"] == "SUBSET_UNMATCHED"
+            assert headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
             metric = 'warmpath_endpoint_picks_total{outcome="subset_unmatched"}'
             assert await gateway.metric(metric) == number
             metric = 'warmpath_refusals_total{method="Process",reason="SUBSET_UNMATCHED"}'

@@ -182,16 +182,16 @@ async def test_refusals_have_a_reason_and_503_goes_out_as_403(gateway: Gateway) 
 
 
 @pytest.mark.parametrize(
-    ("owner", "method", "does", "status", "reason"),
+    ("owner", "method", "does", "status", "reason", "dropped"),
     [
-        (Admission, "enter", busy, 429, "OVERLOADED"),
-        (PickAnswerer, "pick", failing, 403, "INTERNAL_ERROR"),
-        (PickAnswerer, "pick", hanging, 403, "PICK_LATE"),
+        (Admission, "enter", busy, 429, "OVERLOADED", "rejected-saturated"),
+        (PickAnswerer, "pick", failing, 403, "INTERNAL_ERROR", None),
+        (PickAnswerer, "pick", hanging, 403, "PICK_LATE", "rejected-ttl-expired"),
     ],
 )
 async def test_a_router_that_cannot_pick_refuses_or_lets_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, does: Any,
-    status: int, reason: str,
+    status: int, reason: str, dropped: str | None,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(owner, method, does)
     monkeypatch.setattr(Admission, "is_free", False)
@@ -202,6 +202,7 @@ async def test_a_router_that_cannot_pick_refuses_or_lets_through(
     ):
         answer = await caller.ask(completion())
         assert (answer.status, answer.headers["x-warmpath-reason"]) == (status, reason)
+        assert answer.headers.get("x-llm-d-request-dropped-reason") == dropped
         assert answer.headers.get("retry-after") == ("2" if does is busy else None)
     picker = f'failure-mode = "fail-open"\n{picker}'
     async with (
