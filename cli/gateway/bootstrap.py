@@ -78,7 +78,7 @@ TYPES = "type.googleapis.com/envoy."
 ANSWERS = TEMPLATE.with_name("answers.lua")
 HEADERS = PickerHeadersTable()
 OF_SESSIONS = (*HEADERS.session, *HEADERS.parent_session, *HEADERS.session_final)
-FOR_ROUTER = (HEADERS.priority, *HEADERS.tenant, *HEADERS.rewrite)
+FOR_ROUTER = (HEADERS.priority, *HEADERS.objective, *HEADERS.tenant, *HEADERS.rewrite)
 """Headers of a request that no engine gets."""
 """The headers that tell the router of sessions, with the names that are configured by default."""
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"

@@ -171,7 +171,9 @@ def _queue(queue: QueueTable) -> Iterator[Rule]:
     known, usual = queue.classes, queue.usual_class
     twice = min((one for one in known if known.count(one) > 1), default="")
     yield twice, "classes", f"has {twice!r} twice"
-    yield usual not in known, "usual-class", f"is {usual!r}; the classes are {', '.join(known)}"
+    named = ("usual-class", usual), *(("objectives", one) for one in queue.objectives.values())
+    for key, one in named:
+        yield one not in known, key, f"is {one!r}; the classes are {', '.join(known)}"
 
 
 def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:

@@ -184,7 +184,7 @@ def dotted(path: Path) -> str:
 
 ONLY_IN_QUEUE = (
     "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "classes",
-    "usual-class", "shares",
+    "usual-class", "objectives", "shares",
 )  # fmt: skip
 """Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
 

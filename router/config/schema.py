@@ -291,6 +291,9 @@ class QueueTable(Table, frozen=True):
     """Classes that requests may name, lowest first. A higher class always goes first."""
     usual_class: Annotated[ClassName, RELOADABLE] = "normal"
     """Class of requests that name none."""
+    objectives: Annotated[dict[str, ClassName], Meta(max_length=1000), RELOADABLE] = {}
+    """Classes of llm-d's objectives, such as `{ batch = "low" }`. A request that names another objective
+    has the usual class."""
     shares: Annotated[dict[str, Annotated[float, Meta(gt=0, le=1e6)]], RELOADABLE] = {}
     """Weights of tenants within a class, by uncached tokens, such as `{ team-a = 2.0 }`. Other tenants
     have 1."""
@@ -334,6 +337,12 @@ class PickerHeadersTable(Table, frozen=True):
     priority: HeaderName = "x-warmpath-priority"
     """Request: its class (queue.classes). A class that the gateway may not name counts as the usual
     one."""
+    objective: tuple[HeaderName, ...] = (
+        "x-llm-d-inference-objective",
+        "x-gateway-inference-objective",
+    )
+    """Request: its objective, whose class it gets (queue.objectives) if it names none; the first header
+    counts."""
     tenant: tuple[HeaderName, ...] = (
         "x-llm-d-inference-fairness-id",
         "x-gateway-inference-fairness-id",

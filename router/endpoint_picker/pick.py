@@ -169,7 +169,9 @@ class EndpointPicks:
             request.tenant = tenant
         request.client = headers.get("user-agent", "")[:MOST_AGENT]
         if self._picks.held is not None:
-            request.priority = self._picks.held.named(headers.get(ours.priority, ""), asker)
+            objective = first_of(headers, ours.objective)
+            priority = headers.get(ours.priority, "")
+            request.priority = self._picks.held.named(priority, objective, asker)
         # Where the prompt's body is for another model's name than the client's, it is read anew.
         fields = None if prompt.lora else read.fields
         pick = partial(

@@ -120,7 +120,7 @@ def names_of(ours: PickerHeadersTable) -> HeaderNames:
         for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason, ours.dropped)
         if name
     )
-    asked = (*ours.rewrite, RANK, ours.priority, *ours.tenant, ours.prefill)
+    asked = (*ours.rewrite, RANK, ours.priority, *ours.objective, *ours.tenant, ours.prefill)
     others = (*PICKERS_OWN, *in_response, *asked)
     in_request = tuple(dict.fromkeys(name for name in others if name))
     assert in_request[0] == DESTINATION

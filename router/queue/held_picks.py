@@ -63,7 +63,7 @@ class HeldPicks:
     ) -> None:
         self._steps = steps
         self.queue = Queue(picking, config.queue, eligible=Eligible(pods))
-        self.classes = Classes(config.queue.classes, config.queue.usual_class)
+        self.classes = Classes(config.queue)
         self._may = may
         self._who = who
         self._picker = picking.picker
@@ -106,8 +106,12 @@ class HeldPicks:
             caller=self._who(asker.context) if asker.context else "",
         )
 
-    def named(self, priority: str, asker: Asker) -> str:
-        """Return the class that a request's header names; empty if the caller may not name it."""
+    def named(self, priority: str, objective: str, asker: Asker) -> str:
+        """Return the class that a request's headers name, itself or by an objective.
+
+        It is empty if the caller may not name it.
+        """
+        priority = priority or self.classes.of_objectives.get(objective, "")
         may = self._may(asker.context) if priority and asker.context else None
         return priority if self.classes.may_name(priority, may) else ""
 
@@ -118,7 +122,7 @@ class HeldPicks:
     def use(self, settings: QueueTable) -> None:
         """Take other settings. Waiting picks of a class that is gone get the usual one."""
         before = self.classes.names
-        self.classes = Classes(settings.classes, settings.usual_class)
+        self.classes = Classes(settings)
         self.queue.use(settings, lambda at: self.classes.find(before[at]))
         self.news()
 

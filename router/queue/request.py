@@ -1,12 +1,13 @@
 """A request that waits in the queue, and what comes of it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from warmpath.indexer.index.slot import RankName
+from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.eligible import NoPodError, Wanted
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Ask, Choice
@@ -100,10 +101,12 @@ class Standing(NamedTuple):
 class Classes:
     """The configured classes, the lowest first, and the one of requests that name none."""
 
-    def __init__(self, names: Sequence[str], usual: str) -> None:
-        self.names = names
-        self._places = {name: place for place, name in enumerate(names)}
-        self._usual = self._places[usual]
+    def __init__(self, settings: QueueTable) -> None:
+        self.names = settings.classes
+        self.of_objectives: Mapping[str, str] = settings.objectives
+        """Classes by the names of objectives."""
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._usual = self._places[settings.usual_class]
 
     def place(self, name: str, may: Collection[str] | None) -> int:
         """Return the position of a request's class; a higher one goes first. No name: the usual class.

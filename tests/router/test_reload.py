@@ -207,6 +207,7 @@ max-requests = 6
 max-bytes = 777777
 classes = ["one", "two"]
 usual-class = "two"
+objectives = { batch = "one" }
 shares = { a = 3.0 }
 """
 
@@ -244,6 +245,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.max_bytes),
     "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
     "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),
+    "queue.objectives": ({"batch": "one"}, lambda parts: classes(parts).of_objectives),
     "queue.shares": ({"a": 3.0}, lambda parts: queue(parts)._order._weights),
 }  # fmt: skip
 

@@ -219,8 +219,12 @@ async def test_a_pod_that_is_away_is_passed_over_for_the_next(tmp_path: Path) ->
                         assert answer.status == 200
                         assert answer.headers["x-warmpath-pod"] == "pod-2"
                 stub = router_pb2_grpc.RouterStub(channel)
-                first = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions[-1]
-                assert first.pod == "pod-2", "the booking is where the request was served"
+
+                async def is_booked_where_it_was_served() -> bool:
+                    first = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions[-1]
+                    return first.pod == "pod-2"
+
+                await until(is_booked_where_it_was_served)
 
 
 async def test_a_router_that_is_away_or_goes_closes_the_gateway(tmp_path: Path) -> None:
@@ -297,6 +301,7 @@ async def test_headers_for_the_router_reach_no_pod_and_it_hears_of_the_tenant(
 ) -> None:
     asked = {
         "x-llm-d-inference-fairness-id": "new", "x-gateway-inference-fairness-id": "old",
+        "x-llm-d-inference-objective": "o", "x-gateway-inference-objective": "o",
         "x-warmpath-priority": "high", "x-llm-d-model-name-rewrite": "demo",
     }  # fmt: skip
     async with (

@@ -10,7 +10,12 @@ from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.queue.lag import LEAST
 
-QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("pod-1", "127.0.0.1:8101")}'
+QUEUE = f"""{QUIET}[pick]
+queue = "on"
+prefill-base-seconds = 60
+[queue]
+objectives = {{ urgent = "high", batch = "low" }}
+{pod("pod-1", "127.0.0.1:8101")}"""
 
 
 STREAMED = (
@@ -42,19 +47,27 @@ async def wait_for(gateway: Gateway, priority: str, number: int) -> None:
     await until(holds)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        [("x-warmpath-priority", "high"), ("x-llm-d-inference-objective", "batch")],
+        [("x-gateway-inference-objective", "batch"), ("x-llm-d-inference-objective", "urgent")],
+        [("x-gateway-inference-objective", "urgent")],
+    ],
+    ids=["by itself", "by an objective", "by the older header"],
+)
 async def test_an_exchange_waits_with_its_class_until_the_answer_of_another_one(
-    tmp_path: Path, transport: str
+    tmp_path: Path, transport: str, named: list[tuple[str, str]]
 ) -> None:
     async with asking(tmp_path, tables=QUEUE, transport=transport) as gateway:
         before = await fill(gateway)
         held = gateway.exchange()
-        await held.request(
-            ("x-warmpath-priority", "high"), ("x-gateway-inference-fairness-id", "t")
-        )
+        await held.request(*named, ("x-llm-d-inference-fairness-id", "t"))
         await held.body(completion())
         await wait_for(gateway, "high", 1)
         unknown = gateway.exchange()
-        await unknown.request(("x-warmpath-priority", "huge"))
+        kind = named[-1][0]
+        await unknown.request((kind, "huge"))
         await unknown.body(completion())
         await wait_for(gateway, "normal", 1)
         await before.answered(*STREAMED, kind="text/event-stream")
