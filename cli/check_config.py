@@ -20,8 +20,9 @@ from warmpath.router.config.mistakes import Mistakes, dotted, doubts
 from warmpath.router.config.read import ConfigError, mistakes
 from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.blindness import without_events
-from warmpath.router.pods.discover import CONFIGURATION, of_twin, twins
+from warmpath.router.pods.discover import CONFIGURATION
 from warmpath.router.pods.look import Looked, look, sources
+from warmpath.router.pods.twins import of_twin, twins
 from warmpath.router.prompt.tokenizer_sources import local_source, template_of
 
 MOST_NAMES = 8

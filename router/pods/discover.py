@@ -1,13 +1,12 @@
 """Follows the pods that sources find, and drops those that have gone.
 
-`SourceState` says whether a source can be asked, for the log, readiness and findings. `twins` finds pods
-that are one engine: of one model, with one address and a rank in common.
+`SourceState` says whether a source can be asked, for the log, readiness and findings.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,33 +14,9 @@ from warmpath.router.config import schema as config
 from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.names import FoundPod, Names
 from warmpath.router.pods.table import Pod
+from warmpath.router.pods.twins import of_twin, twins
 
 log = logging.getLogger(__name__)
-
-FoundBy = tuple[str, PodSpec]
-"""The name of the place where a pod is found, and the pod."""
-
-
-def twins(pods: Iterable[FoundBy]) -> Iterator[tuple[FoundBy, FoundBy]]:
-    """Yield each pod that is the same engine as an earlier one, and the earlier one."""
-    known: dict[tuple[str, str, int], FoundBy] = {}
-    for pod in pods:
-        _, spec = pod
-        ranks = range(spec.first_rank, spec.first_rank + spec.ranks)
-        engine = [(spec.model, spec.address, rank) for rank in ranks]
-        if twin := next((known[rank] for rank in engine if rank in known), None):
-            yield pod, twin
-        known |= dict.fromkeys(engine, pod)
-
-
-def of_twin(address: str, twin: FoundBy) -> str:
-    """Return the sentence that a pod's address is also the address of its twin."""
-    place, spec = twin
-    return (
-        f"{address!r} is also the address of pod {spec.id!r} of {place}, of the same model: one "
-        "engine is taken for two, and neither is known to have the other's load"
-    )
-
 
 STAY = "the pods stay as they were"
 REACHED = "look whether it can be reached from here"
@@ -161,9 +136,10 @@ class PodSource(Protocol):
         """Return the source's pods now, by name. Raises SourceError."""
 
     def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by name, now and after each change; ends only with its task.
+        """Yield all pods by name, now and after each change, in a new mapping; ends only with its task.
 
-        Names differ within a source; two sources may have different pods of one name.
+        Names differ within a source; two sources may have different pods of one name. A pod that has
+        not changed is the same object again: it costs its reader nothing.
         """
 
 
@@ -175,6 +151,9 @@ class Follows(Protocol):
 
     def pod(self, pod_id: str) -> Pod:
         """Return a followed pod."""
+
+    def at(self, address: str) -> Sequence[str]:
+        """Return the ids of the followed pods at an address, in the order in which they came."""
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod."""
@@ -191,12 +170,12 @@ class Reconciler:
         """Prepare for sources; a name goes to the pod of the first `expected` source that has it."""
         self._follower = follower
         self._names = Names(expected)
-        self._found: dict[str, Mapping[str, FoundPod]] = {}
+        self._found: dict[str, dict[str, FoundPod]] = {}
         """The latest pods of each source by id."""
         self._followed: dict[str, tuple[str, FoundPod]] = {}
         """Each followed pod's source and description."""
-        self._twins: set[tuple[str, str]] = set()
-        """The followed pods that are the engine of another one, with that one."""
+        self._unlisted: dict[str, None] = {}
+        """The followed pods that their sources find no longer: each set of pods may end them."""
         self._turn = asyncio.Lock()
 
     async def run(self, source: PodSource) -> None:
@@ -212,44 +191,59 @@ class Reconciler:
         could in their place, since the source is then more likely to be wrong than all engines gone.
         """
         async with self._turn:
-            fitting = {name: one for name, one in found.items() if _fits(name, source)}
-            for one, pods in self._names.heard(source, fitting).items():
-                await self._settle(one, pods)
-            self._tell_twins()
+            for one, changes in self._names.heard(source, found).items():
+                await self._settle(one, changes)
 
-    async def _settle(self, source: str, found: Mapping[str, FoundPod]) -> None:
-        before = self._found.get(source, {})
-        self._found[source] = found
-        ours = {pod_id: one for pod_id, (owner, one) in self._followed.items() if owner == source}
-        has_unlisted = any(one.is_unlisted for one in (*ours.values(), *found.values()))
+    async def _settle(self, source: str, changes: Mapping[str, FoundPod | None]) -> None:
+        found = self._found.setdefault(source, {})
+        new = {pod_id for pod_id, one in changes.items() if one and pod_id not in found}
+        for pod_id, one in changes.items():
+            if one is not None and _fits(pod_id, source):
+                found[pod_id] = one
+            else:
+                found.pop(pod_id, None)
+        touched = {**changes, **self._unlisted}
+        has_unlisted = self._unlisted or any(one and one.is_unlisted for one in changes.values())
         served = self._served() if has_unlisted else frozenset()
-        for pod_id, followed in ours.items():
-            one = found.get(pod_id)
-            is_last = served.isdisjoint({_part(followed), (followed.spec.model, "both")})
-            if one is None and followed.is_unlisted and is_last:
-                one = followed
-            pod = self._follower.pod(pod_id)
-            is_there = pod.is_heard or (is_last and pod.status.healthy is True)
-            if one is None or one != followed or (one.is_unlisted and not is_there):
-                await self._drop(pod_id, source)
-                continue
-            if one.is_unlisted and is_last:
-                one = replace(one, withheld="")
-                if not followed.is_unlisted:
-                    log.warning(LAST, pod_id, source)
-            self._followed[pod_id] = source, one
-            if one.withheld != followed.withheld:
-                pod.withheld = one.withheld
-                log.info("pod %s: %s", pod_id, one.withheld or "it may take requests again")
-        for pod_id in {**before, **found}:
-            self._follow(pod_id)
-        for pod_id in found.keys() - before.keys():
-            owner, _ = self._followed.get(pod_id, (source, None))
-            if owner != source:
+        for pod_id in touched:
+            owner, followed = self._followed.get(pod_id, ("", None))
+            if followed is not None and owner == source:
+                await self._keep_or_drop(pod_id, source, followed, served)
+        for pod_id in touched:
+            if pod_id not in self._followed:
+                self._follow(pod_id)
+                # A step of the loop follows one pod: a source may find thousands at once.
+                await asyncio.sleep(0)
+            elif pod_id in new and (owner := self._followed[pod_id][0]) != source:
                 log.error(
                     "pod %s: %s finds it too; it is followed as %s describes it",
                     pod_id, source, owner,
                 )  # fmt: skip
+
+    async def _keep_or_drop(
+        self, pod_id: str, source: str, followed: FoundPod, served: frozenset[tuple[str, str]]
+    ) -> None:
+        """Drop a pod that has changed or is gone; else note whether it takes requests."""
+        one = self._found[source].get(pod_id)
+        is_last = served.isdisjoint({_part(followed), (followed.spec.model, "both")})
+        if one is None and followed.is_unlisted and is_last:
+            one = followed
+        pod = self._follower.pod(pod_id)
+        is_there = pod.is_heard or (is_last and pod.status.healthy is True)
+        if one is None or one != followed or (one.is_unlisted and not is_there):
+            await self._drop(pod_id, source)
+            return
+        self._unlisted.pop(pod_id, None)
+        if one.is_unlisted:
+            self._unlisted[pod_id] = None
+            if is_last:
+                one = replace(one, withheld="")
+                if not followed.is_unlisted:
+                    log.warning(LAST, pod_id, source)
+        self._followed[pod_id] = source, one
+        if one.withheld != followed.withheld:
+            pod.withheld = one.withheld
+            log.info("pod %s: %s", pod_id, one.withheld or "it may take requests again")
 
     def _served(self) -> frozenset[tuple[str, str]]:
         return frozenset(
@@ -260,27 +254,15 @@ class Reconciler:
             and self._follower.pod(pod_id).serves
         )
 
-    def _tell_twins(self) -> None:
-        """Log the pods that are the engine of another one, unless that is known already."""
-        followed = [(source, one.spec) for source, one in self._followed.values()]
-        found = set()
-        for (source, spec), twin in twins(followed):
-            pair = (spec.id, twin[1].id)
-            found.add(pair)
-            if pair not in self._twins:
-                log.warning("pod %s of %s: %s", spec.id, source, of_twin(spec.address, twin))
-        self._twins = found
-
     async def _drop(self, pod_id: str, source: str) -> None:
         del self._followed[pod_id]
+        self._unlisted.pop(pod_id, None)
         await self._follower.drop(pod_id)
         one = self._found[source].get(pod_id)
         what = "changed" if one is not None and not one.is_unlisted else "gone"
         log.info("pod %s: %s according to %s", pod_id, what, source)
 
     def _follow(self, pod_id: str) -> None:
-        if pod_id in self._followed:
-            return
         for source, found in self._found.items():
             one = found.get(pod_id)
             if one is None or one.withheld:
@@ -293,7 +275,15 @@ class Reconciler:
                 return
             self._followed[pod_id] = source, one
             log.info("pod %s: found by %s at %s", pod_id, source, one.spec.address)
+            self._tell_twin(source, one.spec)
             return
+
+    def _tell_twin(self, source: str, spec: PodSpec) -> None:
+        """Log the pod that is the same engine as a new one, if there is one."""
+        there = [self._followed[other] for other in self._follower.at(spec.address)]
+        for (_, one), twin in twins((place, other.spec) for place, other in there):
+            if one.id == spec.id:
+                log.warning("pod %s of %s: %s", spec.id, source, of_twin(spec.address, twin))
 
 
 def _part(one: FoundPod) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from warmpath.router.config.schema import Config, IndexTable, PodSpec
 from warmpath.router.pods.discover import CONFIGURATION, PodSource, Reconciler
 from warmpath.router.pods.names import FoundPod
 from warmpath.router.pods.probe import Links, Prober
-from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.pods.table import Pod, PodTable, endpoint
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +187,9 @@ class Follower:
 
     def pod(self, pod_id: str) -> Pod:
         return self.pods.pod(pod_id)
+
+    def at(self, address: str) -> Sequence[str]:
+        return self.pods.at(endpoint(address))
 
     async def drop(self, pod_id: str) -> None:
         pod = self.pods.remove(pod_id)

@@ -228,7 +228,7 @@ async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
             raise answer
         else:
             pods = sorted(names.heard(name, answer)[name].items())
-            looked.append(Looked(name, [one.spec for _, one in pods]))
+            looked.append(Looked(name, [one.spec for _, one in pods if one]))
     return looked
 
 

@@ -1,7 +1,10 @@
 """Pods as sources find them, and their ids: names, and what tells them from others of the same name."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import compress, filterfalse
+from operator import is_not
 from typing import NamedTuple
 
 import msgspec.structs
@@ -46,42 +49,59 @@ class Names:
     def __init__(self, expected: Iterable[str] = ()) -> None:
         self._order = {source: place for place, source in enumerate(expected)}
         self._said: dict[str, Mapping[str, FoundPod]] = {}
-        self._of_source: dict[str, frozenset[str]] = {}
         self._owners: dict[str, tuple[str, Place]] = {}
+        self._uses: Counter[str] = Counter()
+        """How many pods have each of these names."""
 
-    def heard(self, source: str, found: Mapping[str, FoundPod]) -> dict[str, dict[str, FoundPod]]:
-        """Take the pods that a source has found; return pods by source and id.
+    def heard(
+        self, source: str, found: Mapping[str, FoundPod]
+    ) -> dict[str, dict[str, FoundPod | None]]:
+        """Take all pods that a source has found; return the changed ones by source and id.
 
-        Other sources whose pods have other ids now come first, and this source is last.
+        None: the source has no pod of the id any more. A pod that is the same object as before has not
+        changed. Other sources whose pods have other ids now come first, and this source is last.
         """
-        self._order.setdefault(source, len(self._order))
-        is_first = source not in self._of_source
-        before = self._of_source.get(source, frozenset())
-        places: dict[str, Place] = {}
-        for one in found.values():
-            if one.place is not None:
-                places.setdefault(one.spec.id, one.place)
-        names = self._of_source[source] = frozenset(places)
-        for name in before - names:
-            if not any(name in others for others in self._of_source.values()):
-                del self._owners[name]
+        order = self._order.setdefault(source, len(self._order))
+        is_first = source not in self._said
+        before = self._said.get(source, {})
+        # No step of Python for each pod: an event changes one of thousands.
+        new = list(compress(found, map(is_not, found.values(), map(before.get, found))))
+        old = [name for name in new if name in before]
+        if len(before) + len(new) - len(old) > len(found):
+            old += filterfalse(found.__contains__, before)
+        added, removed = [found[name] for name in new], [before[name] for name in old]
+        changes: dict[str, dict[str, FoundPod | None]] = {}
+        ours: dict[str, FoundPod | None] = dict.fromkeys(map(self._id, removed))
+        self._uses.update(one.spec.id for one in added if one.place)
+        self._uses.subtract(one.spec.id for one in removed if one.place)
+        for name in {one.spec.id for one in removed if one.place}:
+            if not self._uses[name]:
+                del self._uses[name], self._owners[name]
+        owners: dict[str, tuple[str, Place]] = {}
+        for one in added:
+            owner = self._owners.get(one.spec.id)
+            if one.place and (owner is None or (is_first and order < self._order[owner[0]])):
+                owners.setdefault(one.spec.id, (source, one.place))
+        taken = owners.keys() & self._owners.keys()
+        moved = {
+            other: [one for one in pods.values() if one.place and one.spec.id in taken]
+            for other, pods in (self._said.items() if taken else ())
+        }
+        for other, pods in moved.items():
+            changes[other] = dict.fromkeys(map(self._id, pods))
+        self._owners |= owners
         self._said[source] = found
-        changed: set[str] = set()
-        for name, place in places.items():
-            owner, _ = self._owners.setdefault(name, (source, place))
-            if is_first and self._order[source] < self._order[owner]:
-                changed.update(other for other, has in self._of_source.items() if name in has)
-                self._owners[name] = source, place
-        return {one: self._named(self._said[one]) for one in (*(changed - {source}), source)}
+        moved[source], changes[source] = added, ours
+        for other, pods in moved.items():
+            changes[other].update((one.spec.id, one) for one in map(self._named, pods))
+        return changes
 
-    def _named(self, found: Mapping[str, FoundPod]) -> dict[str, FoundPod]:
-        named: dict[str, FoundPod] = {}
-        for one in found.values():
-            name, pod_id = one.spec.id, self._id(one)
-            spec = msgspec.structs.replace(one.spec, id=pod_id)
-            # A pod that the same set finds twice is one pod.
-            named.setdefault(pod_id, one if pod_id == name else replace(one, spec=spec, name=name))
-        return named
+    def _named(self, one: FoundPod) -> FoundPod:
+        """Return the pod under its id."""
+        name, pod_id = one.spec.id, self._id(one)
+        if pod_id == name:
+            return one
+        return replace(one, spec=msgspec.structs.replace(one.spec, id=pod_id), name=name)
 
     def _id(self, one: FoundPod) -> str:
         name = one.spec.id

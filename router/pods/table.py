@@ -169,7 +169,11 @@ class PodTable:
     """Pods by id and by model. One thread changes it, any may read: each change makes new dicts."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
-        self._change({pod.id: pod for pod in pods})
+        self._pods: dict[str, Pod] = {}
+        self._of_model: dict[str, list[Pod]] = {}
+        self._at: dict[str, list[str]] = {}
+        for pod in pods:
+            self.add(pod)
 
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._pods.values())
@@ -179,7 +183,10 @@ class PodTable:
         return self._at.get(address, ()) if address else ()
 
     def add(self, pod: Pod) -> None:
-        self._change({**self._pods, pod.id: pod})
+        at = endpoint(pod.address)
+        self._at = {**self._at, at: [*self.at(at), pod.id]}
+        self._of_model = {**self._of_model, pod.model: [*self._of_model.get(pod.model, ()), pod]}
+        self._pods = {**self._pods, pod.id: pod}
 
     def pod(self, pod_id: str) -> Pod:
         """Return a pod. Raises KeyError for an unknown id."""
@@ -187,17 +194,15 @@ class PodTable:
 
     def remove(self, pod_id: str) -> Pod:
         """Remove a pod and return it. Raises KeyError for an unknown id."""
-        pod = self._pods[pod_id]
-        self._change({name: other for name, other in self._pods.items() if other is not pod})
+        pods, at_all = {**self._pods}, {**self._at}
+        pod = pods.pop(pod_id)
+        of_model = [one for one in self._of_model[pod.model] if one is not pod]
+        at = endpoint(pod.address)
+        if others := [one for one in at_all.pop(at) if one != pod_id]:
+            at_all[at] = others
+        self._pods, self._at = pods, at_all
+        self._of_model = {**self._of_model, pod.model: of_model}
         return pod
-
-    def _change(self, pods: dict[str, Pod]) -> None:
-        of_model: dict[str, list[Pod]] = {}
-        at: dict[str, list[str]] = {}
-        for pod in pods.values():
-            of_model.setdefault(pod.model, []).append(pod)
-            at.setdefault(endpoint(pod.address), []).append(pod.id)
-        self._pods, self._of_model, self._at = pods, of_model, at
 
     def found_by_name(self) -> frozenset[str]:
         """Return the adapters of pods whose engines find them by a request's model.

@@ -16,10 +16,11 @@ from msgspec import structs
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.read import ConfigError, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from warmpath.router.pods.discover import Reconciler, twins
+from warmpath.router.pods.discover import Reconciler
 from warmpath.router.pods.look import DnsSource
 from warmpath.router.pods.names import FoundPod, Names, Place
 from warmpath.router.pods.table import Role, Status
+from warmpath.router.pods.twins import twins
 
 
 class Known:
@@ -49,14 +50,15 @@ class Known:
 class Follower:
     """Follows what a reconciler hears of sources, and records its calls.
 
-    `at` are the addresses of its pods; `silent` are pods whose events do not arrive, `dead` those whose
+    `places` are the addresses of its pods; `silent` are pods whose events do not arrive, `dead` those whose
     probe fails, too.
     """
 
     def __init__(self, *expected: str) -> None:
         self.reconciler = Reconciler(self, expected)  # type: ignore[arg-type]
-        self.at: dict[str, str] = {}
+        self.places: dict[str, str] = {}
         self.calls: list[str] = []
+        self.looked: list[str] = []
         self.silent: set[str] = set()
         self.dead: set[str] = set()
         self.names: dict[str, str] = {}
@@ -66,16 +68,20 @@ class Follower:
             await self.reconciler.reconcile(source, found)
 
     def follow(self, spec: PodSpec, name: str) -> None:
-        assert spec.id not in self.at
-        self.at[spec.id] = spec.address
+        assert spec.id not in self.places
+        self.places[spec.id] = spec.address
         self.names[spec.id] = name
         self.calls.append(f"+{spec.id}@{spec.address}")
 
     def pod(self, pod_id: str) -> Known:
+        self.looked.append(pod_id)
         return Known(pod_id, self)
 
+    def at(self, address: str) -> list[str]:
+        return [pod_id for pod_id, place in self.places.items() if place == address]
+
     async def drop(self, pod_id: str) -> None:
-        del self.at[pod_id]
+        del self.places[pod_id]
         self.calls.append(f"-{pod_id}")
 
 
@@ -94,6 +100,29 @@ async def calls(*sets: Mapping[str, FoundPod]) -> list[str]:
 async def test_pods_are_followed_and_dropped_as_they_come_and_go() -> None:
     a, b, c = ({one: found(one)} for one in "abc")
     assert await calls(a | b, a | b, b | c) == ["+a@h:1", "+b@h:1", "-a", "+c@h:1"]
+
+
+async def test_an_event_costs_the_pod_that_it_is_about_and_no_other() -> None:
+    follower = Follower()
+    fleet = {str(one): found(str(one), f"h:{one}") for one in range(100)}
+    await follower.hears("s", fleet, fleet | {"7": replace(fleet["7"], withheld="not ready")})
+    await follower.hears("s", fleet | {"8": found("8", "h:8", "other")})
+    assert follower.looked == ["7", "7", "8"]
+    assert follower.calls[100:] == ["7: not ready", "7: ", "-8", "+8@h:8"]
+
+
+async def test_a_pod_that_a_source_describes_anew_in_the_same_words_stays() -> None:
+    assert await calls({"a": found("a")}, {"a": found("a")}) == ["+a@h:1"]
+
+
+async def test_other_work_goes_on_while_thousands_of_pods_are_found_at_once() -> None:
+    follower = Follower()
+    finding = asyncio.create_task(follower.hears("s", {one: found(one) for one in "abc"}))
+    seen = []
+    while not finding.done():
+        await asyncio.sleep(0)
+        seen.append(len(follower.places))
+    assert {1, 2, 3} <= set(seen)
 
 
 async def test_a_pod_of_another_identity_under_the_same_name_and_address_inherits_nothing() -> None:
@@ -156,8 +185,8 @@ def test_whatever_sources_say_every_pod_is_followed_once_as_one_of_them_says(
         for source, pods in history:
             said[source] = pods
             await follower.hears(source, {one: found(one, pods[one]) for one in pods})
-            assert follower.at.keys() == {one for each in said.values() for one in each}
-            for pod_id, address in follower.at.items():
+            assert follower.places.keys() == {one for each in said.values() for one in each}
+            for pod_id, address in follower.places.items():
                 assert address in {each.get(pod_id) for each in said.values()}
 
     asyncio.run(run())
@@ -296,7 +325,7 @@ def pods(*endpoints: FoundPod) -> dict[str, FoundPod]:
 
 
 def named(names: Names, source: str, *endpoints: FoundPod) -> set[str]:
-    return set(names.heard(source, pods(*endpoints))[source])
+    return {name for name, one in names.heard(source, pods(*endpoints))[source].items() if one}
 
 
 def test_a_pod_has_its_name_and_what_tells_it_from_the_first_of_that_name() -> None:
@@ -349,10 +378,10 @@ def test_whatever_sources_find_every_endpoint_is_followed_under_an_id_of_its_own
         there: dict[str, Mapping[str, FoundPod]] = {}
         for namespace, places in history:
             is_new = namespace not in there
-            before = dict(follower.at)
+            before = dict(follower.places)
             there[namespace] = pods(*(endpoint(name, namespace, port) for name, port in places))
             await follower.hears(namespace, there[namespace])
-            at = follower.at
+            at = follower.places
             addresses = sorted(one.spec.address for each in there.values() for one in each.values())
             assert sorted(at.values()) == addresses
             if not is_new:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,12 @@ from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.read import ConfigError, load, parse
+from warmpath.router.config.schema import PodSpec
+from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.follow import Follower
+from warmpath.router.pods.names import FoundPod
+from warmpath.router.pods.probe import Links
+from warmpath.router.pods.table import PodTable
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 MODEL = '[[models]]\nname = "m"\n'
@@ -162,6 +169,23 @@ def test_a_rank_that_is_removed_lets_the_batches_go_that_it_holds() -> None:
     assert sys.getrefcount(payload) > before
     ingest.remove("a", 0)
     assert sys.getrefcount(payload) == before
+
+
+async def test_a_pod_that_is_not_ready_for_a_while_keeps_its_index() -> None:
+    config = parse(SERVER + QUIET + MODEL, "test")
+    follower = Follower(new_ingest(), PodTable(), config, Path(), None, None, Links())  # type: ignore[arg-type]
+    reconciler = Reconciler(follower)
+    ready = FoundPod(PodSpec("p", "m", "h:1", events="tcp://127.0.0.1:9"), "uid")
+    try:
+        await reconciler.reconcile("s", {"p": ready})
+        rank, pod = follower.ingest.rank("p", 0), follower.pod("p")
+        await reconciler.reconcile("s", {"p": replace(ready, withheld="not ready")})
+        assert pod.withheld == "not ready"
+        await reconciler.reconcile("s", {"p": replace(ready)})
+        assert not pod.withheld
+        assert follower.ingest.rank("p", 0) is rank
+    finally:
+        await follower.close()
 
 
 async def test_a_pod_that_goes_while_batches_are_held_leaves_nothing(tmp_path: Path) -> None:

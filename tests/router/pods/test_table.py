@@ -6,6 +6,7 @@ import pytest
 
 from tests.indexer.followed import new_ingest, source
 from warmpath.router.assemble.scraped import ready_pods
+from warmpath.router.pods import table
 from warmpath.router.pods.table import Pod, PodTable, Status, that_serve
 
 
@@ -82,6 +83,19 @@ def test_a_pod_is_ready_if_requests_may_be_sent_to_it(status: Status, ready: flo
     [sample] = ready_pods(pods).samples
     assert sample.labels == {"pod": "pod-1", "model": "demo"}
     assert sample.value == ready
+
+
+def test_a_pod_that_comes_or_goes_costs_no_other_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(table, "endpoint", lambda address: asked.append(address) or address)
+    pods = PodTable(Pod(str(one), f"h:{one}", "m", ()) for one in range(100))
+    asked.clear()
+    pods.add(Pod("new", "h:7", "m", ()))
+    assert pods.at("h:7") == ["7", "new"]
+    pods.remove("7")
+    assert (pods.at("h:7"), asked) == (["new"], ["h:7", "h:7"])
+    pods.remove("new")
+    assert (pods.at("h:7"), len([*pods]), len(pods.of_model("m"))) == ((), 99, 99)
 
 
 def test_engines_of_other_kinds_find_adapters_by_other_names() -> None:
