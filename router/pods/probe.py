@@ -5,7 +5,6 @@ One file, since what one page says decides how the next one is read.
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
 import time
@@ -13,16 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.instance import EngineTls
-from warmpath.indexer.follow.poll import problem_of
 from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.config.files import REFUSALS, EngineKey
 from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse, samples_of
+from warmpath.router.pods.connection import AnswerError, Connection, CutError, UnreachableError
 from warmpath.router.pods.namespaces import limit_known
 from warmpath.router.pods.sleep import PATHS, Answer, Sleep
 from warmpath.router.pods.table import WELL, Pod, Status
@@ -126,7 +124,7 @@ class Prober:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._session: aiohttp.ClientSession
+        self._connection = Connection()
         self._sequences: list[int | None] = []
         self._event_at = -math.inf
         """When a probe last found that events had come."""
@@ -153,13 +151,13 @@ class Prober:
         its events had shown by then."""
 
     async def run(self) -> None:
-        one = aiohttp.TCPConnector(limit=1)
-        async with aiohttp.ClientSession(
-            connector=one, timeout=aiohttp.ClientTimeout(total=self.timeout)
-        ) as session:
+        with contextlib.closing(self):
             while True:
-                await self.look(session)
+                await self.look()
                 await self._pause()
+
+    def close(self) -> None:
+        self._connection.close()
 
     async def _pause(self) -> None:
         """Wait for the interval; less if the models are doubted and were not asked for within it."""
@@ -172,8 +170,7 @@ class Prober:
         """Ask for the models at once, since they may have changed; at most once an interval."""
         self._doubted.set()
 
-    async def look(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
+    async def look(self) -> None:
         sequences, self._sequences = self._sequences, [rank.sequence for rank in self.pod.ranks]
         if sequences and sequences != self._sequences:
             self._event_at = self.clock()
@@ -368,7 +365,7 @@ class Prober:
             status, body = await self._request(path)
             if status in REFUSALS and await self.key.read_again():
                 status, body = await self._request(path)
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (AnswerError, CutError, TimeoutError, UnreachableError) as error:
             return Answer(0, b"", error)
         # Few engines have the pages for sleep, so their refusal does not show that a page is missing.
         if status in REFUSALS and path not in PATHS:
@@ -380,21 +377,14 @@ class Prober:
     async def _request(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of an answer; the body is empty where it is too long."""
         # No redirects: a pod must not make the router send requests to other hosts.
-        url = f"{'https' if self.tls else 'http'}://{self.pod.address}{path}"
-        async with self._session.get(
-            url,
-            headers=await self.key.headers(),
-            allow_redirects=False,
-            ssl=self.tls.context if self.tls else True,
-            server_hostname=self.tls.name if self.tls else None,
-        ) as response:
-            answer = bytearray()
-            most = MOST_BYTES * -(-max(len(self.pod.ranks), 1) // 16)
-            async for chunk in response.content.iter_any():
-                answer += chunk
-                if len(answer) > most:
-                    return response.status, b""
-            return response.status, bytes(answer)
+        return await self._connection.get(
+            self.pod.address,
+            path,
+            await self.key.headers(),
+            tls=self.tls,
+            seconds=self.timeout,
+            most=MOST_BYTES * -(-max(len(self.pod.ranks), 1) // 16),
+        )
 
 
 def _bounded(names: Iterable[str]) -> Iterator[str]:
@@ -419,21 +409,9 @@ def _problem(status: int, error: Exception | None) -> tuple[str, bool]:
     if isinstance(error, TimeoutError):
         return "/health does not answer in time", True
     if error is not None:
-        return problem_of(error), _is_cut(error)
+        return str(error), isinstance(error, CutError)
     return "" if status == 200 else f"/health answers {status}", status in BUSY
 
 
 def _is_refused(error: Exception | None) -> bool:
-    return (
-        isinstance(error, aiohttp.ClientConnectorError)
-        and error.os_error.errno == errno.ECONNREFUSED
-    )
-
-
-def _is_cut(error: Exception) -> bool:
-    """Return whether an error means that a connection was made and then ended without an answer."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return isinstance(error.os_error, ConnectionResetError)
-    return isinstance(
-        error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError)
-    )
+    return isinstance(error, UnreachableError) and isinstance(error.reason, ConnectionRefusedError)

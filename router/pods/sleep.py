@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     body: bytes
     """The body; empty if it is too long."""
     error: Exception | None = None
-    """Why no answer came: an aiohttp.ClientError or TimeoutError."""
+    """Why no answer came."""
 
 
 class Said(msgspec.Struct, frozen=True):

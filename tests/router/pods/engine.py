@@ -1,6 +1,7 @@
 """An engine's pages, the pod of one rank that it is, and a prober's looks at it."""
 
 import asyncio
+import contextlib
 import json
 import math
 import ssl
@@ -8,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
-import aiohttp
 from aiohttp import web
 
 from tests.indexer.followed import new_ingest, source
@@ -98,8 +98,8 @@ class Engine:
             yield self
 
     async def look(self, times: int = 1) -> None:
-        timeout = aiohttp.ClientTimeout(total=0.05 if self.late else 300.0)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        self.prober.timeout = 0.05 if self.late else 300.0
+        with contextlib.closing(self.prober):
             for _ in range(times):
                 self.now += 4.0
-                await self.prober.look(session)
+                await self.prober.look()
