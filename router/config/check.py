@@ -271,7 +271,7 @@ def _pod(pod: PodSpec, taken: dict[str, str]) -> Iterator[Rule]:
 
 def lacks_kubernetes() -> str:
     """Return how to install the part that finds pods of Kubernetes; empty if it is there."""
-    is_there = importlib.util.find_spec("kubernetes_asyncio") is not None
+    is_there = importlib.util.find_spec("yaml") is not None
     return "" if is_there else "needs the extra: pip install 'warmpath-router[kubernetes]'"
 
 

@@ -1,40 +1,48 @@
 """Connects to the API server of Kubernetes, with a service account or a kubeconfig."""
 
+import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
-from warmpath.process.command_line import version
+from warmpath.router.pods import kubeconfig
+from warmpath.router.pods.api_client import Access, ApiClient
 from warmpath.router.pods.discover import SourceError
+from warmpath.router.pods.proxy import proxy_of
+from warmpath.router.pods.certificate import trusting
 
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_ACCESS = "no service account of a cluster and no kubeconfig"
 MOUNT = "mount a service account's token, or name a kubeconfig in the variable KUBECONFIG"
 
 
-async def connect() -> Any:
+async def connect() -> ApiClient:
     """Return a client with the pod's service account, or else with the user's kubeconfig.
 
-    Raises SourceError if there is neither.
+    All files are read anew, as tokens and certificates are renewed. Raises SourceError if there is
+    neither, or the kubeconfig has a mistake.
     """
-    from kubernetes_asyncio import client  # noqa: PLC0415  an extra
-    from kubernetes_asyncio import config as access  # noqa: PLC0415
-    from kubernetes_asyncio.config import kube_config  # noqa: PLC0415
+    # A kubeconfig's plugin may run for seconds.
+    return ApiClient(await asyncio.to_thread(_access))
 
+
+def _access() -> Access:
+    if (access := _service_account()) is not None:
+        return access
+    files = kubeconfig.files(os.environ)
+    if not files:
+        raise SourceError(NO_ACCESS, advice=MOUNT)
+    return kubeconfig.read(files, os.environ)
+
+
+def _service_account() -> Access | None:
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        return None
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     try:
-        access.load_incluster_config()  # type: ignore[no-untyped-call]
-    except access.ConfigException as error:
-        # Without a file the library would log a warning for each try.
-        if not _is_there(kube_config.KUBE_CONFIG_DEFAULT_LOCATION):
-            raise SourceError(NO_ACCESS, advice=MOUNT) from error
-        try:
-            await access.load_kube_config()
-        except (access.ConfigException, TypeError, ValueError) as failure:
-            problem = f"the kubeconfig cannot be used: {failure}"
-            raise SourceError(problem, advice=MOUNT) from failure
-    api = client.ApiClient()
-    api.user_agent = f"warmpath/{version()}"
-    return api
-
-
-def _is_there(kubeconfig: str) -> bool:
-    return any(Path(name).expanduser().is_file() for name in kubeconfig.split(os.pathsep) if name)
+        token = (SERVICE_ACCOUNT / "token").read_text().strip()
+        authority = (SERVICE_ACCOUNT / "ca.crt").read_text()
+    except FileNotFoundError:
+        return None
+    return Access(server, token, trusting(authority), proxy=proxy_of(server, os.environ))

@@ -20,6 +20,7 @@ from warmpath.process.command_line import in_words
 from warmpath.process.tasks import cancel
 from warmpath.router.config import schema as config
 from warmpath.router.pods.api_access import connect
+from warmpath.router.pods.api_client import ApiClient
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
 from warmpath.router.pods.names import FoundPod, Place
@@ -76,14 +77,14 @@ class _Pod(NamedTuple):
 
 
 class KubernetesSource:
-    """Lists and watches pods with `api`, a `kubernetes_asyncio` client.
+    """Lists and watches pods with `api`.
 
-    Without one it makes its own for each watch, so that renewed tokens, certificates and authorities are
-    used within `WATCH_SECONDS`, and at once where the old ones are refused.
+    Without it the source makes a client for each watch, so that renewed tokens, certificates and
+    authorities are used within `WATCH_SECONDS`, and at once where the old ones are refused.
     """
 
     def __init__(
-        self, pods: config.PodSetSpec, *, api: Any = None, rng: Random | None = None
+        self, pods: config.PodSetSpec, *, api: ApiClient | None = None, rng: Random | None = None
     ) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
         self.state = SourceState(
@@ -140,7 +141,7 @@ class KubernetesSource:
             await asyncio.sleep(RETRY_SECONDS * self._rng.uniform(1, 2))
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Any]:
+    async def _connected(self) -> AsyncIterator[ApiClient]:
         """Provide a client. Make a SourceError of whatever keeps the API from being asked."""
         api = self._api
         try:
@@ -149,12 +150,12 @@ class KubernetesSource:
         except SourceError:
             raise
         except (OSError, aiohttp.ClientError, ValueError) as error:
-            at = f"the API server at {api.configuration.host}: " if api else ""
+            at = f"the API server at {api.server}: " if api else ""
             is_cut = isinstance(error, aiohttp.ClientPayloadError)
             problem = at + (CUT if is_cut else in_words(error) or type(error).__name__)
             raise SourceError(problem, advice=REACH) from error
         finally:
-            if api is not self._api:
+            if api is not None and api is not self._api:
                 await api.close()
 
     def _refused(
@@ -176,7 +177,7 @@ class KubernetesSource:
         problem += f"; its Role lacks the verb {verb!r} for {resource!r}"
         return SourceError(problem, advice=advice)
 
-    async def _changes(self, api: Any) -> AsyncIterator[bool]:
+    async def _changes(self, api: ApiClient) -> AsyncIterator[bool]:
         """Watch the pods until the API ends the watch; yield whether what was heard is a change.
 
         List them before, unless the last watch can go on.
@@ -212,14 +213,14 @@ class KubernetesSource:
             finally:
                 await cancel(tasks)
 
-    async def _other_pool(self, api: Any) -> None:
+    async def _other_pool(self, api: ApiClient) -> None:
         """Return once the InferencePool has changed."""
         while True:
             await asyncio.sleep(POOL_SECONDS)
             if await self._ask_pool(api):
                 return
 
-    async def _list(self, api: Any) -> str | None:
+    async def _list(self, api: ApiClient) -> str | None:
         """Read all pods; return the version from which to watch.
 
         A pod that an earlier answer had stays until LISTS in a row have lacked it.
@@ -245,7 +246,7 @@ class KubernetesSource:
         self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
         return version
 
-    async def _watch(self, api: Any) -> AsyncGenerator[bool, None]:
+    async def _watch(self, api: ApiClient) -> AsyncGenerator[bool, None]:
         """Note the pods' changes since `_version`; yield after each line whether it was one.
 
         At the begin it yields False. Ends when the API ends this or lacks the version.
@@ -255,10 +256,10 @@ class KubernetesSource:
             answer = await self._ask_pods(
                 api,
                 lasts + OVERDUE_SECONDS,
-                watch=True,
-                resource_version=self._version,
-                allow_watch_bookmarks=True,
-                timeout_seconds=math.ceil(lasts),
+                watch="true",
+                resourceVersion=self._version or "",
+                allowWatchBookmarks="true",
+                timeoutSeconds=str(math.ceil(lasts)),
             )
             async with answer:
                 if answer.status == GONE:
@@ -300,16 +301,9 @@ class KubernetesSource:
         except HttpProcessingError as error:
             raise SourceError("watch pods: an event is too long", advice=REACH) from error
 
-    async def _ask_pods(self, api: Any, seconds: float, **options: Any) -> Any:
-        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
-
-        return await client.CoreV1Api(api).list_namespaced_pod(
-            self._pods.namespace,
-            label_selector=self._pool.selector,
-            _preload_content=False,
-            _request_timeout=seconds,
-            **options,
-        )
+    async def _ask_pods(self, api: ApiClient, seconds: float, **options: str) -> Any:
+        path = f"/api/v1/namespaces/{self._pods.namespace}/pods"
+        return await api.get(path, seconds, {"labelSelector": self._pool.selector, **options})
 
     async def _said(self, verb: str, resource: str, answer: Any) -> Any:
         """Return what an answer says. Raises SourceError if it is a refusal."""
@@ -319,19 +313,14 @@ class KubernetesSource:
             text = await answer.text(errors="replace")
             raise self._refused(verb, resource, answer.status, answer.reason, text)
 
-    async def _ask_pool(self, api: Any) -> bool:
-        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
-
+    async def _ask_pool(self, api: ApiClient) -> bool:
         name, namespace = self._pods.inference_pool, self._pods.namespace
         if not name:
             return False
         before = self._pool
-        custom = client.CustomObjectsApi(api)
         for group, released in POOL_GROUPS:
-            answer = await custom.get_namespaced_custom_object(
-                group, released, namespace, "inferencepools", name,
-                _preload_content=False, _request_timeout=ANSWER_SECONDS,
-            )  # fmt: skip
+            path = f"/apis/{group}/{released}/namespaces/{namespace}/inferencepools/{name}"
+            answer = await api.get(path, ANSWER_SECONDS, {})
             if answer.status == 404:
                 answer.release()
                 continue

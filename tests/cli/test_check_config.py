@@ -100,10 +100,8 @@ def test_a_time_that_cannot_be_is_refused_with_status_two(seconds: str) -> None:
 def test_pods_are_shown_by_source_and_a_source_that_cannot_be_asked_says_why(
     tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kubernetes_asyncio.config import kube_config
-
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     file = write(
         tmp_path,
         f'pods-file = "pods.toml"\n{MODEL}{POD}'

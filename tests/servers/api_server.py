@@ -242,7 +242,7 @@ class ApiServer:
                         await self._changed.wait()
                 if finishing.is_set():
                     bookmark = {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}
-                    if self.bookmarks and request.query.get("allowWatchBookmarks") == "True":
+                    if self.bookmarks and request.query.get("allowWatchBookmarks") == "true":
                         said = {"type": "BOOKMARK", "object": bookmark}
                         await response.write(json.dumps(said).encode() + b"\n")
                     return response

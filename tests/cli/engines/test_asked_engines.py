@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import zmq
-from kubernetes_asyncio.config import kube_config
 
 from tests.cli.conftest import Output
 from tests.fake_http import Answer, Asked, FakeHttp
@@ -434,7 +433,7 @@ async def test_pods_of_kubernetes_are_asked_once_the_api_server_lists_them_as_re
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_folder: Path
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     async with ApiServer([]) as server, LocalWorker(f"--tokenizer={model_folder}") as worker:
         context = {"cluster": "c", "user": "u"}
         access = {

@@ -23,7 +23,7 @@ from tests.servers.api_server import ApiServer
 from tests.servers.certificates import Authority
 from tests.waiting import until
 from warmpath.process.command_line import version
-from warmpath.router.pods import kubernetes
+from warmpath.router.pods import api_access, kubernetes
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
 from warmpath.router.pods.kubernetes import KubernetesSource
 
@@ -187,11 +187,8 @@ def test_a_pool_of_each_version_is_read() -> None:
 async def test_the_next_connection_is_made_with_the_new_authority_and_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from kubernetes_asyncio.config import incluster_config
-
     monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(api_access, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
 
     @asynccontextmanager

@@ -15,7 +15,8 @@ from tests.examples import examples
 from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
 from tests.waiting import until
 from warmpath.router.config.schema import PodSetSpec
-from warmpath.router.pods import kubernetes
+from warmpath.router.pods import api_access, kubernetes
+from warmpath.router.pods.api_client import Access, ApiClient
 from warmpath.router.pods.discover import SourceError
 from warmpath.router.pods.kubernetes import KubernetesSource
 from warmpath.router.pods.names import FoundPod
@@ -55,9 +56,7 @@ class Latest:
 
 @asynccontextmanager
 async def following(server: ApiServer, pods: PodSetSpec) -> AsyncIterator[Latest]:
-    from kubernetes_asyncio import client
-
-    api = client.ApiClient(client.Configuration(host=server.address))
+    api = ApiClient(Access(server.address))
     source = KubernetesSource(pods, api=api)
     latest = Latest(source)
     with pytest.MonkeyPatch.context() as patch:
@@ -168,11 +167,9 @@ async def test_a_watch_goes_on_where_the_last_one_ended_without_a_list(bookmarks
 
 
 async def test_who_asks_anew_gets_all_pods_though_a_watch_could_go_on() -> None:
-    from kubernetes_asyncio import client
-
     async with ApiServer(ROLE) as server:
         await server.put("a", "1", **LABELS)
-        api = client.ApiClient(client.Configuration(host=server.address))
+        api = ApiClient(Access(server.address))
         source = KubernetesSource(SELECTED, api=api)
         for _ in range(2):
             sets = source.sets()
@@ -242,11 +239,9 @@ async def test_each_verb_that_a_role_lacks_is_named(
 
 
 async def test_a_pool_that_is_not_there_is_named() -> None:
-    from kubernetes_asyncio import client
-
     pods = PodSetSpec(name="k", model="m", namespace=NAMESPACE, inference_pool="nowhere")
     async with ApiServer() as server:
-        api = client.ApiClient(client.Configuration(host=server.address))
+        api = ApiClient(Access(server.address))
         with pytest.raises(SourceError, match="no InferencePool 'nowhere'"):
             await KubernetesSource(pods, api=api).look()
         await api.close()
@@ -255,18 +250,15 @@ async def test_a_pool_that_is_not_there_is_named() -> None:
 async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    from kubernetes_asyncio.config import incluster_config, kube_config
-
     tries = 0
 
-    def no_cluster(*_: object) -> None:
+    def no_cluster() -> None:
         nonlocal tries
         tries += 1
-        raise incluster_config.ConfigException
 
     monkeypatch.setattr(kubernetes, "RETRY_SECONDS", PAUSE)
-    monkeypatch.setattr("kubernetes_asyncio.config.load_incluster_config", no_cluster)
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.setattr(api_access, "_service_account", no_cluster)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")
     waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
     await until(lambda: tries >= 5)

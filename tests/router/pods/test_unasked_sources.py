@@ -13,6 +13,7 @@ import pytest
 from tests.router.running_router import running_router
 from tests.servers.api_server import NAMESPACE, ApiServer
 from warmpath.router.pods import kubernetes
+from warmpath.router.pods.api_client import Access, ApiClient
 from warmpath.router.pods.discover import STAY, SourceState, Trouble, unasked
 from warmpath.router.pods.look import DnsSource, FileSource
 
@@ -64,12 +65,10 @@ def test_a_trouble_keeps_its_beginning_and_is_logged_when_it_changes(
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     """Serve an API whose Role allows nothing; the router connects to it by itself."""
-    from kubernetes_asyncio import client
-
     async with ApiServer([]) as server:
 
-        async def connect() -> Any:
-            return client.ApiClient(client.Configuration(host=server.address))
+        async def connect() -> ApiClient:
+            return ApiClient(Access(server.address))
 
         monkeypatch.setattr(kubernetes, "connect", connect)
         monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.01)
