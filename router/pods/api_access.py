@@ -6,9 +6,9 @@ from pathlib import Path
 
 from warmpath.router.pods import kubeconfig
 from warmpath.router.pods.api_client import Access, ApiClient
+from warmpath.router.pods.certificate import trusting
 from warmpath.router.pods.discover import SourceError
 from warmpath.router.pods.proxy import proxy_of
-from warmpath.router.pods.certificate import trusting
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_ACCESS = "no service account of a cluster and no kubeconfig"

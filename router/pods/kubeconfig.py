@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from warmpath.process.command_line import in_words
 from warmpath.router.pods.api_client import Access
+from warmpath.router.pods.certificate import show, trusting
 from warmpath.router.pods.discover import SourceError
 from warmpath.router.pods.proxy import proxy_of
-from warmpath.router.pods.certificate import show, trusting
 
 UNSUPPORTED = (
     "auth-provider", "username", "password", "as", "as-uid", "as-groups", "as-user-extra",

@@ -44,9 +44,10 @@ def _has(
         return True
     try:
         network = ipaddress.ip_network(entry, strict=False)
-        return address is not None and address in network
     except ValueError:
         pass
+    else:
+        return address is not None and address in network
     if match := WITH_PORT.fullmatch(entry):
         entry = match[1]
         return port == int(match[2]) and bool(entry) and _has(entry, host, address, port)
