@@ -32,6 +32,8 @@ PARTS = (
     "rich", "shtab", "tokenizers", "uvloop",
 )  # fmt: skip
 """Modules of the extra `router`, which a publisher's environment may lack."""
+PLOTS = "cycler", "matplotlib"
+"""Modules of the extra `report`."""
 QUIET = "GRPC_VERBOSITY", "NONE"
 """An environment variable that gRPC's library reads when it is loaded. Otherwise it writes a line for
 each failed TLS handshake, which anybody could cause without limit (`process.logs`), and
@@ -76,11 +78,12 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """Return what to install for a module of the extra; raise the error for any other."""
-    if (error.name or "").partition(".")[0] not in PARTS:
+    """Return what to install for a module of an extra; raise the error for any other."""
+    name = (error.name or "").partition(".")[0]
+    if name not in (*PARTS, *PLOTS):
         raise error
-    extra = "pip install 'warmpath-router[router]'"
-    return f"{error.name} is not installed; install the extra: {extra}"
+    extra, image = ("report", "") if name in PLOTS else ("router", ", or take the router's image")
+    return f"{name} is not installed; install the extra: pip install 'warmpath-router[{extra}]'{image}"
 
 
 def _overview(commands: Mapping[str, importlib.metadata.EntryPoint]) -> str:

@@ -2,18 +2,22 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from warmpath.cli.main import PARTS
 
 LEFT_OUT = (*PARTS, "llvmlite")
 
-WITHOUT = f"""
+
+def without(modules: Iterable[str]) -> str:
+    """Return the beginning of a program that finds none of these modules."""
+    return f"""
 import sys
 
 
 class LeftOut:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {LEFT_OUT!r}:
+        if name.partition(".")[0] in {tuple(modules)!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 
@@ -24,5 +28,8 @@ sys.meta_path.insert(0, LeftOut())
 def run(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
     """Run a program."""
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT + code, *args], capture_output=True, text=True, check=False
+        [sys.executable, "-c", without(LEFT_OUT) + code, *args],
+        capture_output=True,
+        text=True,
+        check=False,
     )

@@ -22,7 +22,6 @@ from warmpath.lab.demo.verdict import SPEEDS, TRIAL_SECONDS, conclusions, in_tim
 from warmpath.lab.local.choices import Router
 from warmpath.lab.local.cluster import MODEL, Cluster
 from warmpath.lab.local.measure import RunFigures, TrafficRun, figures
-from warmpath.lab.local.report import Story, provenance, write_report
 from warmpath.lab.simulate.closed_loop import ClosedLoop
 from warmpath.process.command_line import FOUND, USAGE, in_words
 from warmpath.scorer.policy import DEFAULT
@@ -38,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a local cluster and show the gain from cache-aware routing."""
     given = sys.argv[1:] if argv is None else argv
     args = new_parser(main.__doc__).parse_args(given)
+    # What is missing is said before the run, and not where only help is asked for.
+    from warmpath.lab.local.report import provenance  # noqa: PLC0415  matplotlib is an extra
+
     console = new_console(piped_width=110, stderr=args.json)
     try:
         setting = demo_setting(args)
@@ -160,6 +162,8 @@ async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
 def _present(
     setting: DemoSetting, results: dict[str, TrafficRun], made: Mapping[str, str], console: Console
 ) -> None:
+    from warmpath.lab.local.report import Story, write_report  # noqa: PLC0415  matplotlib is an extra
+
     summed = {name: figures(result, setting.pods) for name, result in results.items()}
     alone = [f"{seconds:.0f} s" for seconds in setting.alone]
     bound = "bound", *alone, *[""] * 4, f"{setting.ceiling:.3f}", ""

@@ -9,6 +9,7 @@ import re
 import shutil
 import socketserver
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
+from tests.base_install import LEFT_OUT, without
 from tests.cli.conftest import Output, commands
 from warmpath.cli import version
 from warmpath.cli.asking import problem_of_call
@@ -61,6 +63,36 @@ def test_each_option_says_what_it_is_for_and_its_default(name: str) -> None:
             said = f"{given:g}" if isinstance(given, float) else str(given)
             said = "yes by default" if given is True else said
             assert said in shown.replace("- ", "-"), one.dest
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"), [(LEFT_OUT, "router"), (("cycler", "matplotlib"), "")]
+)
+def test_without_an_extra_every_command_has_its_help_or_one_sentence(
+    missing: tuple[str, ...], extra: str
+) -> None:
+    code = """
+import contextlib, io, json
+from warmpath.cli.main import main
+said = {}
+for name in json.load(sys.stdin):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            main([*name.split(), "--help"])
+        except SystemExit:
+            pass
+    said[name] = out.getvalue()
+print(json.dumps(said))
+"""
+    names = json.dumps(["publish", "health", "version", *FOUND])
+    program = [sys.executable, "-c", without(missing) + code]
+    ended = subprocess.run(program, input=names, capture_output=True, text=True, check=True)
+    for name, said in json.loads(ended.stdout).items():
+        is_help = said.startswith("usage: ")
+        assert is_help or (extra and said.count("\n") == 1), (name, said)
+        assert is_help or f"warmpath-router[{extra}]" in said, (name, said)
+        assert is_help or name not in {"publish", "health", "version"}
 
 
 def main_of(name: str) -> Callable[[list[str]], int]:

@@ -107,7 +107,8 @@ class Compose(Service):
         if not places:
             return text
         targets = sorted(places, key=len, reverse=True)
-        return re.sub("|".join(map(re.escape, targets)), lambda one: str(places[one[0]]), text)
+        paths = rf"(?<![\w./])(?:{'|'.join(map(re.escape, targets))})(?![\w.])"
+        return re.sub(paths, lambda one: str(places[one[0]]), text)
 
     def _volumes(self, name: str) -> dict[str, Path]:
         """Return where the files of a service lie, by the paths that it has in its container."""
@@ -129,12 +130,10 @@ class Compose(Service):
             source, place = Path(volume["source"]), places[volume["target"]]
             if volume["type"] != "bind":
                 continue
-            if source.is_dir():
-                place.unlink(missing_ok=True)
-                place.symlink_to(source)
-            else:
-                text = self._named(source.read_text(encoding="utf-8"))
-                place.write_text(self._text(name, text), encoding="utf-8")
+            place.mkdir(exist_ok=True)
+            for file in source.iterdir():
+                text = self._named(file.read_text(encoding="utf-8"))
+                (place / file.name).write_text(self._text(name, text), encoding="utf-8")
 
     def _named(self, text: str) -> str:
         """Return a file's text with addresses in place of the names that Docker would resolve."""

@@ -30,6 +30,10 @@ WORKERS = {f"worker-{number}" for number in range(1, 5)}
 SECONDS = 60.0
 
 
+def config_of(profile: str) -> Path:
+    return DEPLOY / "compose" / profile / "warmpath.toml"
+
+
 def test_docker_compose_up_takes_the_single_profile() -> None:
     assert services() == services("single")
 
@@ -48,15 +52,26 @@ def test_every_container_is_restricted_and_on_loopback_only(profile: str) -> Non
     for name, one in services(profile).items():
         assert one["cap_drop"] == ["ALL"], name
         assert one["security_opt"] == ["no-new-privileges:true"]
+        assert int(one["mem_limit"]) <= 1 << 30
+        assert one["pids_limit"] == 256
+        assert one["logging"]["options"]["max-size"] == "10m"
         assert all(port["host_ip"] == "127.0.0.1" for port in one.get("ports", ()))
         if one["image"].startswith("warmpath"):
             assert one["read_only"]
-            assert one["tmpfs"] == ["/tmp"]
-            assert one["image"] == f"warmpath-{one['build']['target']}:local"
+            assert one["tmpfs"] == ["/tmp:size=64m"]
+            assert one["pull_policy"] == "never"
         else:
             # Without capabilities root cannot become another user, as some images would at their start.
             assert re.match(r"[1-9][0-9]*:", one["user"]), name
             assert re.search(r":v?\d+\.\d+\.\d+$", one["image"]), "a version that stays what it is"
+
+
+def test_each_image_is_built_by_one_service() -> None:
+    found = services("*")
+    built = [(one["image"], one["build"]["target"]) for one in found.values() if "build" in one]
+    assert sorted(built) == [
+        ("warmpath-publisher:local", "publisher"), ("warmpath-router:local", "router"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -76,7 +91,7 @@ def test_no_two_services_have_an_address_or_a_port_of_the_host(profile: str) -> 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_router_s_file_names_the_workers_of_the_profile(profile: str) -> None:
     found = services(profile)
-    config = load(DEPLOY / "compose" / f"{profile}.toml")
+    config = load(config_of(profile))
     for pod in config.pods:
         own = found[pod.id]["networks"]["default"]["ipv4_address"]
         assert pod.address == f"{own}:8100"
@@ -89,7 +104,7 @@ def test_a_router_s_file_names_the_workers_of_the_profile(profile: str) -> None:
 
 def test_publishers_write_where_routers_read(capsys: pytest.CaptureFixture[str]) -> None:
     found = services("fleet")
-    url = load(DEPLOY / "compose" / "fleet.toml").shared_index.url
+    url = load(config_of("fleet")).shared_index.url
     nodes = [found[f"redis-{number}"]["networks"]["default"] for number in (1, 2, 3)]
     assert url == "redis-cluster://" + ",".join(f"{one['ipv4_address']}:6379" for one in nodes)
     for number in range(1, 5):
@@ -128,7 +143,7 @@ def test_envoy_s_file_is_what_the_command_prints() -> None:
     words += ["--insecure", "--print-config"]
     command = [sys.executable, "-m", "warmpath.cli", "gateway", *words]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    file = DEPLOY / "compose" / "envoy.json"
+    file = DEPLOY / "compose" / "envoy" / "envoy.json"
     assert json.loads(file.read_text()) == json.loads(printed.stdout), (
         "docs/guides/compose-and-images.md prints it"
     )
@@ -145,31 +160,33 @@ def test_the_tokenizer_is_the_made_up_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_mounted_file_is_there_and_grafana_s_files_name_each_other(profile: str) -> None:
-    found = services(profile)
-    for one in found.values():
+def test_every_mount_is_a_folder_in_which_a_new_file_is_seen(profile: str) -> None:
+    for name, one in services(profile).items():
         for volume in one.get("volumes", ()):
-            assert volume["type"] == "volume" or Path(volume["source"]).exists()
-            assert volume["type"] == "volume" or volume["read_only"]
-    grafana = {Path(one["target"]).parent: one for one in found["grafana"]["volumes"]}
+            if volume["type"] == "bind":
+                assert Path(volume["source"]).is_dir(), (name, volume)
+                assert volume["read_only"]
+
+
+def test_grafana_s_files_name_each_other() -> None:
+    grafana = services()["grafana"]
+    folders = {one["target"]: Path(one["source"]) for one in grafana["volumes"]}
     folder = DEPLOY / "compose" / "grafana"
-    [provider] = yaml.safe_load((folder / "dashboards.yaml").read_text())["providers"]
-    shown = grafana[Path(provider["options"]["path"])]
-    assert Path(shown["source"]) == DEPLOY / "monitoring" / "dashboard.json"
-    assert (
-        found["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-        == shown["target"]
-    )
-    [source] = yaml.safe_load((folder / "datasources.yaml").read_text())["datasources"]
+    [provider] = yaml.safe_load((folder / "dashboards" / "warmpath.yaml").read_text())["providers"]
+    shown = provider["options"]["path"]
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{shown}/dashboard.json"
+    assert (folders[shown] / "dashboard.json").is_file()
+    [source] = yaml.safe_load((folder / "datasources" / "warmpath.yaml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
 
 
 def test_prometheus_reads_routers_and_publishers_by_the_jobs_of_the_rules() -> None:
-    config = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    config = yaml.safe_load((DEPLOY / "compose" / "prometheus" / "prometheus.yml").read_text())
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert set(jobs) == {"warmpath", "warmpath-publisher"}
     assert all(job["honor_labels"] for job in jobs.values())
-    server = tomllib.loads((DEPLOY / "compose" / "fleet.toml").read_text())["server"]
+    server = tomllib.loads(config_of("fleet").read_text())["server"]
     [routers] = jobs["warmpath"]["dns_sd_configs"]
     assert server["metrics-listen"].endswith(f":{routers['port']}")
     [publishers] = jobs["warmpath-publisher"]["dns_sd_configs"]
