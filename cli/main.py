@@ -83,7 +83,9 @@ def _missing(error: ModuleNotFoundError) -> str:
     if name not in (*PARTS, *PLOTS):
         raise error
     extra, image = ("report", "") if name in PLOTS else ("router", ", or take the router's image")
-    return f"{name} is not installed; install the extra: pip install 'warmpath-router[{extra}]'{image}"
+    return (
+        f"{name} is not installed; install the extra: pip install 'warmpath-router[{extra}]'{image}"
+    )
 
 
 def _overview(commands: Mapping[str, importlib.metadata.EntryPoint]) -> str:

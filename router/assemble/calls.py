@@ -36,10 +36,13 @@ from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import traits_of
 from warmpath.router.peers.run import INTERVALS, sharing
 from warmpath.router.peers.siblings import INTERVALS as AMONG_SIBLINGS
+from warmpath.router.pick.eligible import Eligible
 from warmpath.router.pick.picking import prefill_model
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import Texts
+from warmpath.router.queue.cold_starts import ColdStarts
+from warmpath.router.queue.demand import Demand
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.readiness import PODS
 from warmpath.router.shadow.log_feed import LogFeed
@@ -48,6 +51,9 @@ log = logging.getLogger(__name__)
 
 TRYING = 0.2
 """Share of `endpoint-picker.pick-seconds` that a request may wait until its template is tried out."""
+
+DEMAND_SECONDS = 1.0
+"""Pause between two looks at the demand for pods: short beside its averages."""
 
 LOOK_SECONDS = 10.0
 """Pause between two looks, for the log, at the numbers of refusals and for blind spots."""
@@ -74,6 +80,7 @@ class Calls:
     endpoint_picker: EndpointPickerService
     answers: AnswerLog
     admission: Admission
+    demand: Demand
     feed: LogFeed | None
     """Takes the lines of another gateway's access log; None: no log is followed."""
 
@@ -100,6 +107,16 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         load=chosen.picking.loads.load,
         steps=means.steps,
     )
+    cold_starts = ColdStarts(
+        config.queue,
+        eligible=Eligible(indexed.pods),
+        may=means.enter.classes_of,
+        who=means.enter.caller_of,
+        waited=metrics.waited,
+        # The other half of a connection's calls is for requests that have pods.
+        most_of_client=max(1, config.server.http2.max_streams // 2),
+        clock=time.monotonic,
+    )
     held = None
     if config.pick.queue != "off":
         held = HeldPicks(
@@ -122,6 +139,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         clock=time.monotonic,
         wall_offset=chosen.wall_offset,
         held=held,
+        cold_starts=cold_starts,
         steps=means.steps,
         router=RouterFacts(
             means.readiness, indexed.states, peers, texts.pool.rechecks.disagreements
@@ -169,7 +187,18 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
             wall_offset=chosen.wall_offset,
         )
         means.stack.callback(feed.close)
-    return Calls(service, picker, AnswerLog(picks.reports, drain), admission, feed)
+    kinds = {(one.model, one.role) for one in config.pods}
+    kinds |= {(one.model, one.role) for one in config.pod_sets}
+    loads = chosen.picking.loads
+    demand = Demand(kinds, indexed.pods, loads, cold_starts.counts)
+    means.keep("looking at the demand for pods", partial(_keep_looking, demand))
+    return Calls(service, picker, AnswerLog(picks.reports, drain), admission, demand, feed)
+
+
+async def _keep_looking(demand: Demand) -> None:
+    while True:
+        demand.look(time.monotonic())
+        await asyncio.sleep(DEMAND_SECONDS)
 
 
 def _room(config: Config, most: int) -> InFlight:
@@ -215,6 +244,8 @@ def _refused(means: Means, service: RouterService, admission: Admission) -> list
     overloaded = "a-router-is-overloaded"
     without_room = intake.calls.refused + intake.streams.refused
     queue, of_queue = "queue.max-requests or queue.max-bytes", held.queue.refused if held else 0
+    if (cold_starts := service.picks.cold_starts) is not None:
+        of_queue += cold_starts.refused
     connections, limit = metrics.refused_connections, limit_of_connections(means.config)
     return [
         Refused("limits.wait-seconds", admission.refused, overloaded),

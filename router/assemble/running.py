@@ -46,6 +46,7 @@ from warmpath.router.readiness import (
     COVERAGE,
     PODS,
     TOKENIZERS,
+    Condition,
     Readiness,
     a_pod_is_well,
     pods_are_covered,
@@ -154,7 +155,7 @@ async def running(
         read = await stack.enter_async_context(of_texts)
         chosen = picks(means, indexed)
         made = await calls(means, indexed, read, chosen)
-        _tend(means, indexed, read)
+        _tend(means, indexed, read, made)
 
         def gone(pod: Pod) -> None:
             chosen.picking.forget(pod)
@@ -177,7 +178,14 @@ async def running(
         http_address = await pages(means, indexed, texts=read, chosen=chosen, calls=made)
         guarded, checks = methods(means, made)
         service, held = made.service, made.service.picks.held
-        release = held.drain if held is not None else lambda: None
+        cold_starts = service.picks.cold_starts
+
+        def release() -> None:
+            if held is not None:
+                held.drain()
+            if cold_starts is not None:
+                cold_starts.end()
+
         plain = PlainCalls(made.endpoint_picker, enter, checks, limits_of(config))
         means.keep("looking at connections over HTTP/1.1", plain.keep_looking)
         stack.callback(plain.close)
@@ -209,6 +217,8 @@ async def _reload(
     chosen.picking.use(config.pick, config.queue)
     if (held := made.service.picks.held) is not None:
         held.use(config.queue)
+    if (cold_starts := made.service.picks.cold_starts) is not None:
+        cold_starts.use(config.queue)
     await indexed.follow_configured(config.pods)
 
 
@@ -217,9 +227,17 @@ def _require_coverage(readiness: Readiness, indexed: Indexed, config: Config) ->
     readiness.look(COVERAGE, partial(pods_are_covered, indexed.pods, indexed.states, least))
 
 
-def _tend(means: Means, indexed: Indexed, read: Texts) -> None:
+def _tend(means: Means, indexed: Indexed, read: Texts, made: Calls) -> None:
     config, readiness, pods, states = means.config, means.readiness, indexed.pods, indexed.states
-    readiness.look(PODS, partial(a_pod_is_well, pods, states))
+    cold_starts = made.service.picks.cold_starts
+
+    def look_at_pods() -> Condition:
+        found = a_pod_is_well(pods, states)
+        if found.holds or cold_starts is None or not cold_starts.seconds:
+            return found
+        return Condition(holds=True, reason=f"{found.reason}; requests wait for a pod")
+
+    readiness.look(PODS, look_at_pods)
     _require_coverage(readiness, indexed, config)
     cache = read.tokenizers
     readiness.look(TOKENIZERS, lambda: tokenizers_are_loaded(cache.registered, cache.lacking()))

@@ -46,6 +46,7 @@ def scraped(
     yield metric("pod_source_silence_seconds", [([one.name], one.silence) for one in sources])
     yield ready_pods(indexed.pods)
     yield from ranks(ingest, chosen.picking.loads)
+    yield from _demanded(calls)
     stats = ingest.index.stats()
     names = "keys", "entries", "slots", "bytes", "max_bytes"
     yield from _fields("index", stats, *names, evicted_keys="evicted")
@@ -114,6 +115,19 @@ def ready_pods(pods: PodTable) -> Metric:
     """Return whether each pod is ready."""
     ready = (([pod.id, pod.model], float(pod.serves and not pod.status.refuses)) for pod in pods)
     return metric("pod_ready", ready)
+
+
+def _demanded(calls: Calls) -> Iterator[Metric]:
+    rows = calls.demand.rows.items()
+    for name, field in (
+        ("saturation", "saturation"),
+        ("wait_seconds", "wait_seconds"),
+        ("pods_needed", "pods"),
+    ):
+        yield metric(f"engine_{name}", [([*kind], getattr(row, field)) for kind, row in rows])
+    if (cold_starts := calls.service.picks.cold_starts) is not None:
+        counts = cold_starts.counts().items()
+        yield metric("engine_awaited_requests", [([model], count) for model, count in counts])
 
 
 def ranks(ingest: Ingest, loads: LoadTable) -> Iterator[Metric | None]:

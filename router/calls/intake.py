@@ -18,7 +18,7 @@ from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceErro
 from warmpath.router.admission.waiting_calls import CallState
 from warmpath.router.calls.failures import reason_of, refusal_of
 from warmpath.router.metrics.calls import Metrics
-from warmpath.router.queue.held_picks import GIVE_ROOM
+from warmpath.router.queue.request import GIVE_ROOM
 from warmpath.router.transport.call import Call
 
 STREAMS = 16

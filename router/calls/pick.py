@@ -23,7 +23,7 @@ from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.peers.passed_on import PassedOn
-from warmpath.router.pick.eligible import Eligible, Wanted
+from warmpath.router.pick.eligible import Eligible, NoPodError, Wanted
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import Options
 from warmpath.router.pick.pick import Pick
@@ -37,8 +37,9 @@ from warmpath.router.prompt.parse import LONG
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import ReadPrompt, blinded
+from warmpath.router.queue.cold_starts import ColdStarts
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.request import ANYBODY, Asker
+from warmpath.router.queue.request import ANYBODY, Asker, Classes
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from warmpath.router.tracing.steps import NO_STEPS, Attributes, Step, Steps
 from warmpath.router.transport.call import Answering
@@ -81,6 +82,7 @@ class PickAnswerer:
         clock: Callable[[], float],
         wall_offset: Callable[[], float],
         held: HeldPicks | None = None,
+        cold_starts: ColdStarts | None = None,
         steps: Steps = NO_STEPS,
         router: RouterFacts | None = None,
         is_shadow: bool = False,
@@ -91,6 +93,7 @@ class PickAnswerer:
         self.is_shadow = is_shadow
         """Whether all picks are in shadow: another gateway decides where requests go."""
         self.held = held
+        self.cold_starts = cold_starts
         self._reader = reader
         self._pods = pods
         self._eligible = Eligible(pods)
@@ -132,7 +135,7 @@ class PickAnswerer:
         prompt's body, if they are known. Raises PickEndedError if, before the pick is made, its end is
         reported or its booking id is reused.
         """
-        priority = 0 if self.held is None else self.held.priority(request.priority, asker)
+        priority = 0 if self.held is None else self.held.classes.place(request.priority, asker)
         left = TimeLeft(patience)
         check_asked(request)
         if request.loads:
@@ -183,19 +186,52 @@ class PickAnswerer:
         ):
             return None
         check_asked(request)
-        ask = self._ask(
-            request,
-            self._reader.read_plain(plain),
-            shadow=request.shadow or self.is_shadow,
-            parent_session=request.parent_session_id,
-            ends_session=request.session_final,
-            client=product(request.client),
-            request_id=request_id,
-        )
+        try:
+            ask = self._ask(
+                request,
+                self._reader.read_plain(plain),
+                shadow=request.shadow or self.is_shadow,
+                parent_session=request.parent_session_id,
+                ends_session=request.session_final,
+                client=product(request.client),
+                request_id=request_id,
+            )
+        except NoPodError as error:
+            if self.may_wait(error):
+                return None
+            raise
         if len(ask.field.ranks) > MANY_RANKS:
             return None
         self.blindness.picked(ask.prompt.model, None)
         return self._picker.reserve(ask, self._clock())
+
+    @property
+    def classes(self) -> Classes | None:
+        """The classes of requests that wait; None: none waits."""
+        waits = self.cold_starts if self.held is None else self.held
+        return None if waits is None else waits.classes
+
+    def may_wait(self, error: NoPodError) -> bool:
+        """Return whether a request that got this error may wait for a pod (`for_a_pod`)."""
+        return self.cold_starts is not None and self.cold_starts.may_wait(error)
+
+    async def for_a_pod(
+        self, error: NoPodError, request: pb.PickRequest, asker: Asker, left: float, size: int = 0
+    ) -> None:
+        """Return once the pick that got this error may be tried again, within `left` seconds.
+
+        `size` are bytes that the request keeps beside its message. Raises as `ColdStarts.wait`.
+        """
+        if self.cold_starts is None or request.shadow or self.is_shadow:
+            raise error
+        await self.cold_starts.wait(
+            error,
+            asker,
+            priority=request.priority,
+            tenant=request.tenant,
+            size=size + request.ByteSize(),
+            left=left,
+        )
 
     async def report(
         self, request: pb.ReportRequest, timeout: float, patience: float
@@ -254,7 +290,7 @@ class PickAnswerer:
         self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
-        priority = 0 if self.held is None else self.held.priority(request.priority)
+        priority = 0 if self.held is None else self.held.classes.place(request.priority)
         check_asked(request)
         await check_loads(request.loads)
         await self.reports.observe(request.loads)

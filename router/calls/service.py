@@ -32,6 +32,7 @@ from warmpath.router.calls.replies import stream_reply
 from warmpath.router.calls.score import Answerer, Scored
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.prompt.plain import PlainPrompt, cut_prompt
 from warmpath.router.queue.request import Asker
@@ -198,10 +199,17 @@ class RouterService:
             timeout = min(self.tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
             asker = Asker(call.peer, call, request_id_of(call.metadata))
-            pick = await self.picks.pick(asked, timeout, left, asker=asker)
-            with self.picks.telling(pick, call):
-                await turn_after(len(pick.choice.options))
-                await call.write(self.picks.response(pick))
+            pick = partial(self.picks.pick, asked, asker=asker)
+            try:
+                made = await pick(timeout, left)
+            except NoPodError as error:
+                waiting = time.perf_counter()
+                await self.picks.for_a_pod(error, asked, asker, left)
+                left = max(0.0, left - (time.perf_counter() - waiting))
+                made = await pick(min(timeout, left), left)
+            with self.picks.telling(made, call):
+                await turn_after(len(made.choice.options))
+                await call.write(self.picks.response(made))
 
     async def _stream_reply(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bytes:
         begun = time.perf_counter()

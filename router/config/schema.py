@@ -267,7 +267,10 @@ ClassName = Annotated[
 
 
 class QueueTable(Table, frozen=True):
-    """[queue]: picks that wait until a pod has room, if pick.queue is "on" (docs/guides/queue.md)."""
+    """[queue]: picks that wait until a pod has room, if pick.queue is "on" (docs/guides/queue.md).
+
+    Its limits and classes also hold for picks that wait for a first pod.
+    """
 
     hold_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 0.4
     """Maximum booked prefill of a rank that still has room for a request. The router adds to it if
@@ -279,6 +282,9 @@ class QueueTable(Table, frozen=True):
     """A request is never passed by one of its class and tenant that arrived this much later."""
     wait_seconds: Annotated[Seconds, RELOADABLE] = 30.0
     """Maximum wait, if the caller's deadline is not shorter; then the request goes to the best pod."""
+    cold_start_seconds: Annotated[float, Meta(ge=0, le=3600), RELOADABLE] = 0.0
+    """Maximum wait of a request for the first pod of a model that has none that takes requests, whatever
+    pick.queue says (docs/guides/scale-engines.md); 0: it is refused at once."""
     max_requests: Annotated[int, Meta(gt=0, le=100_000), RELOADABLE] = 10_000
     """Maximum waiting requests; beyond it the lowest class is refused."""
     max_bytes: Annotated[Bytes, RELOADABLE] = 128 * MIB

@@ -74,8 +74,8 @@ class WantPick(msgspec.Struct, frozen=True):
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
     as_of: float | None = None
     """As in `router.pick.weigh.Ask`."""
-    keeps_body: bool = False
-    """Whether the gateway cannot send another body on than the client's."""
+    is_one_call: bool = False
+    """Whether the gateway asks in one call: it sends the client's own body on, and waits for seconds."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -156,6 +156,13 @@ class ImmediateReply:
     put: Settings = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The gateway is to wait longer for the reply to its last message."""
+
+    seconds: float
+
+
 Action = WantPick | Reply | ImmediateReply | Report
 
 
@@ -185,8 +192,8 @@ class UnmatchedSubsetError(Exception):
         super().__init__(f"none of the {count} endpoints that the gateway allows is known")
 
 
-class BodyChangesError(Exception):
-    """The request's body has to change, which its gateway cannot do (`WantPick.keeps_body`)."""
+class NeedsExchangeError(Exception):
+    """The pick needs more than one call: the body has to change, or the request waits for a pod."""
 
 
 UNAVAILABLE = 503

@@ -20,6 +20,7 @@ from warmpath.router.endpoint_picker.events import (
     MessageError,
     Modes,
     Part,
+    Patience,
     Reply,
     Settings,
     Side,
@@ -122,7 +123,7 @@ def _sent_back(data: bytes, *, ends: bool) -> bytes:
     return piece
 
 
-def bytes_of(reply: Reply | ImmediateReply) -> bytes:
+def bytes_of(reply: Reply | ImmediateReply | Patience) -> bytes:
     """Return a reply as a ProcessingResponse."""
     if isinstance(reply, Reply) and reply.side == "response" and reply.part == "body":
         if reply.is_sent_back:
@@ -132,7 +133,9 @@ def bytes_of(reply: Reply | ImmediateReply) -> bytes:
     # Each message is filled in place: one given to another's constructor would be copied, with the
     # piece of a body in it.
     message = pb.ProcessingResponse()
-    if isinstance(reply, ImmediateReply):
+    if isinstance(reply, Patience):
+        message.override_message_timeout.FromNanoseconds(round(reply.seconds * 1e9))
+    elif isinstance(reply, ImmediateReply):
         immediate = message.immediate_response
         immediate.status.code = reply.status
         immediate.body = reply.body

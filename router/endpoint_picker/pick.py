@@ -1,5 +1,6 @@
 """Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -8,8 +9,8 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
 from warmpath.router.config.schema import EndpointPickerTable, PickerHeadersTable
 from warmpath.router.endpoint_picker.events import (
-    BodyChangesError,
     Endpoint,
+    NeedsExchangeError,
     Picked,
     UnmatchedSubsetError,
     WantPick,
@@ -17,6 +18,7 @@ from warmpath.router.endpoint_picker.events import (
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
+from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pods.table import Pod, PodTable, endpoint
@@ -141,15 +143,15 @@ class EndpointPicks:
     ) -> tuple[Pick, bytes, Renaming | None]:
         """Make a pick within `patience` seconds; return it, and the body with the name of its model.
 
-        Raises UnmatchedSubsetError, NoPodError if no pod can be picked, and BodyChangesError.
+        Raises UnmatchedSubsetError, NoPodError if no pod can be picked, and NeedsExchangeError.
         """
         body, renaming, ours, headers = want.body, None, self._ours, want.headers
         read = await self._read(want, body)
         named = first_of(headers, ours.rewrite)
         target = named or self._rewrites.get(read.model, "")
         if target and read.model and target != read.model:
-            if want.keeps_body:
-                raise BodyChangesError
+            if want.is_one_call:
+                raise NeedsExchangeError
             renaming = Renaming(target, read.model)
             body = await with_model(body, target)
             read = await self._read(want, body)
@@ -164,14 +166,8 @@ class EndpointPicks:
             name_session(request, headers, ours)
         if read.session and self._session_in_body and not request.session_id:
             request.session_id = read.session
-        tenant = first_of(headers, ours.tenant)
-        if len(tenant.encode()) <= MOST_TENANT_BYTES:
-            request.tenant = tenant
+        self._name_place(request, headers, asker)
         request.client = headers.get("user-agent", "")[:MOST_AGENT]
-        if self._picks.held is not None:
-            objective = first_of(headers, ours.objective)
-            priority = headers.get(ours.priority, "")
-            request.priority = self._picks.held.named(priority, objective, asker)
         # Where the prompt's body is for another model's name than the client's, it is read anew.
         fields = None if prompt.lora else read.fields
         pick = partial(
@@ -185,6 +181,28 @@ class EndpointPicks:
             reckoned = _by_length(prompt.ByteSize(), str(error))
             made = await pick(prompt=pb.Prompt(model=prompt.model), reckoned=reckoned)
         return made, body, renaming
+
+    def may_wait(self, error: NoPodError) -> bool:
+        """Return whether the request that got this error may wait for a pod."""
+        return self._picks.may_wait(error)
+
+    async def for_a_pod(self, error: NoPodError, want: WantPick, asker: Asker) -> None:
+        """Return once the pick that got this error may be tried again. Raises as `ColdStarts.wait`."""
+        request = pb.PickRequest(shadow=want.is_shadow)
+        self._name_place(request, want.headers, asker)
+        await self._picks.for_a_pod(error, request, asker, math.inf, len(want.body))
+
+    def _name_place(
+        self, request: pb.PickRequest, headers: Mapping[str, str], asker: Asker
+    ) -> None:
+        """Set a request's tenant and class, as its headers name them."""
+        ours = self._ours
+        tenant = first_of(headers, ours.tenant)
+        if len(tenant.encode()) <= MOST_TENANT_BYTES:
+            request.tenant = tenant
+        if (classes := self._picks.classes) is not None:
+            objective = first_of(headers, ours.objective)
+            request.priority = classes.named(headers.get(ours.priority, ""), asker, objective)
 
     def _split(self, request: pb.PickRequest, model: str) -> None:
         """Ask for two pods where some only prefill; while none of these is healthy, for the others."""

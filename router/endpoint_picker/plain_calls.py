@@ -30,8 +30,8 @@ from warmpath.router.ending import EndingError
 from warmpath.router.endpoint_picker.access_log import is_read_whole
 from warmpath.router.endpoint_picker.events import (
     UNAVAILABLE,
-    BodyChangesError,
     Endpoint,
+    NeedsExchangeError,
     NoPick,
     Picked,
     Settings,
@@ -42,7 +42,7 @@ from warmpath.router.endpoint_picker.events import (
 from warmpath.router.endpoint_picker.http1 import MalformedError, Request, Requests, answer_of
 from warmpath.router.endpoint_picker.protocol import (
     BOOKING,
-    CHANGE,
+    EXCHANGE,
     PICK,
     ROUTER,
     SUBSET,
@@ -168,7 +168,7 @@ class PlainCalls:
             None if subset is None else frozenset(filter(None, subset.replace(" ", "").split(","))),
             {**headers, ":method": request.method, ":path": path, "": ""},
             is_shadow=desk.picks.is_shadow,
-            keeps_body=True,
+            is_one_call=True,
         )
         caller.authorization = headers.get(HEADER)
         asker = Asker(caller.peer, caller, request_id_of(headers.items()))
@@ -190,8 +190,8 @@ class PlainCalls:
 
         try:
             await desk.answer(PLAIN_PICK, want, asker, tell, answering=caller, span=span)
-        except BodyChangesError:
-            caller.write(answer_of(200, ((THROUGH, CHANGE),)))
+        except NeedsExchangeError:
+            caller.write(answer_of(200, ((THROUGH, EXCHANGE),)))
 
 
 _quoted = lru_cache(4096)(quote)

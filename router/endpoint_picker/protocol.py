@@ -36,9 +36,9 @@ TOLD = "x-warmpath-told"
 them. POD is percent-encoded; CACHED and SAVED are tokens and seconds, and - where they are not known."""
 ROUTER = "x-warmpath-router"
 """Likewise: the address at which the gateway has reached the router that made the booking."""
-PICK, WATCH, CHANGE = "pick", "watch", "change"
-"""Values of THROUGH: nothing more; the whole answer is read; the body must change, for which another
-filter asks."""
+PICK, WATCH, EXCHANGE = "pick", "watch", "exchange"
+"""Values of THROUGH: nothing more; the whole answer is read; another filter asks in an exchange, as one
+call does not do."""
 NAMESPACE = "envoy.lb"
 SUBSET = "x-gateway-destination-endpoint-subset"
 """Key of the metadata in SUBSET_NAMESPACE: the only endpoints that may be picked."""

@@ -6,8 +6,8 @@ A stream drives one exchange: it reads events, writes replies, picks and reports
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 
 import grpc
@@ -23,12 +23,13 @@ from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.endpoint_picker.events import (
     Action,
-    BodyChangesError,
     ImmediateReply,
     MessageError,
+    NeedsExchangeError,
     NoPick,
     OrderError,
     Outcome,
+    Patience,
     Picked,
     Reply,
     WantPick,
@@ -39,6 +40,7 @@ from warmpath.router.endpoint_picker.messages import bytes_of, event_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.report import Report
 from warmpath.router.prompt.limits import BadRequestError
 from warmpath.router.queue.request import Asker
@@ -58,6 +60,9 @@ ATTRIBUTES = {"rpc.system.name": "grpc", "rpc.method": FULL_NAME}
 WAITING = 0.8
 """Share of the time for a pick that may be spent on waits; the rest is for computing."""
 
+PATIENCE_SECONDS = 3600.0
+"""How long a gateway is asked to wait while a request waits for a pod, whose limit is
+queue.cold-start-seconds."""
 BODY_SECONDS = 30.0
 """Maximum wait for the end of a body; then load alone decides."""
 MOST_HELD_BYTES = 128 << 20
@@ -152,7 +157,7 @@ class Stream:
             log.info("a report on a pick was refused: %s", error)
         self._span.event(report.event)
 
-    async def _write(self, reply: Reply | ImmediateReply) -> None:
+    async def _write(self, reply: Reply | ImmediateReply | Patience) -> None:
         """Write a reply, which goes out with those that follow before the next wait for the gateway."""
         if self._call.put(bytes_of(reply)) > MOST_UNSENT_BYTES:
             await self._call.drain()
@@ -181,11 +186,24 @@ class Stream:
             await self._call.drain()
 
         asker = Asker(self._call.peer, self._call, request_id_of(want.headers.items()))
-        picked = await self._desk.answer(METHOD, want, asker, tell, span=self._span)
+        picked = await self._desk.answer(
+            METHOD, want, asker, tell, waiting=self._waiting, span=self._span
+        )
         if picked is not None:
             self.exchange.response.booked(picked)
         for reply in replies[FIRST:]:
             await self._write(reply)
+
+    @asynccontextmanager
+    async def _waiting(self, seconds: float) -> AsyncIterator[None]:
+        """Ask the gateway to wait so long; what is held meanwhile counts among the waiting requests."""
+        await self._write(Patience(seconds))
+        await self._call.drain()
+        self._desk.held_bytes -= self._held
+        try:
+            yield
+        finally:
+            self._desk.held_bytes += self._held
 
 
 class EndpointPickerService:
@@ -266,21 +284,33 @@ class EndpointPickerService:
         tell: Callable[[Picked | NoPick | None], Awaitable[None]],
         *,
         answering: Answering | None = None,
+        waiting: Callable[[float], AbstractAsyncContextManager[None]] | None = None,
         span: Span = NO_SPAN,
     ) -> Picked | None:
         """Pick when the router has its turn, and return the pick once the gateway was told of it.
 
         `tell` gets the pick, which is withdrawn if that fails, or the refusal; None lets the request go
         on without a pick. `answering` is as in `EndpointPicks.pick`; metrics count the call as one of
-        `method`. Raises BodyChangesError, which is not counted, and the errors of `tell`.
+        `method`. While the request waits for a pod, the context `waiting` is open, which is given the
+        most seconds of that; None: the gateway asks in one call. Raises NeedsExchangeError, which is not
+        counted, and the errors of `tell`.
         """
         begun = time.perf_counter()
         outcome: Outcome | None = Outcome.GONE
         reason, picked = "", None
         try:
             try:
-                picked, telling = await self._pick(want, asker, answering)
-            except BodyChangesError:
+                try:
+                    picked, telling = await self._pick(want, asker, answering)
+                except NoPodError as error:
+                    if want.is_shadow or not self.picks.may_wait(error):
+                        raise
+                    if waiting is None:
+                        raise NeedsExchangeError from error
+                    async with waiting(PATIENCE_SECONDS):
+                        await self.picks.for_a_pod(error, want, asker)
+                    picked, telling = await self._pick(want, asker, answering)
+            except NeedsExchangeError:
                 outcome = None
                 raise
             except Exception as error:

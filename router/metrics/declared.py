@@ -14,7 +14,8 @@ TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-RANK, POD, CLIENT = ("pod", "rank"), ("pod", "model"), ("model", "client", "tenant")
+RANK, POD, KIND = ("pod", "rank"), ("pod", "model"), ("model", "role")
+CLIENT = ("model", "client", "tenant")
 """Labels."""
 
 
@@ -93,6 +94,18 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "events": counter("Events, and problems of the event stream, by kind.", *RANK, "kind"),
         "rank_orphan_bytes": gauge("Bytes of stored blocks whose parent is unknown.", *RANK),
         "rank_orphans_dropped": counter("Such blocks dropped for lack of room.", *RANK),
+    },
+    "Demand for engines": {
+        "engine_saturation": gauge(
+            "The larger of the shares of the model's ranks that have a prompt to compute, and of KV "
+            "memory that requests hold; 1 while requests wait for a first pod.",
+            *KIND,
+        ),
+        "engine_wait_seconds": gauge("Booked prefill that no rank has computed yet.", *KIND),
+        "engine_pods_needed": gauge(
+            "Pods that the model's present work needs (docs/guides/scale-engines.md).", *KIND
+        ),
+        "engine_awaited_requests": gauge("Requests that wait for a first pod.", "model"),
     },
     "The index": {
         "index_keys": gauge("Distinct blocks in the index."),

@@ -10,10 +10,6 @@ from warmpath.indexer.rank import Rank
 from warmpath.router.pods.table import Pod, PodTable, Role, that_serve
 
 
-class NoPodError(Exception):
-    """No pod can be picked; the message has the reason."""
-
-
 class Wanted(NamedTuple):
     """The pods that a request wants."""
 
@@ -23,6 +19,15 @@ class Wanted(NamedTuple):
     """Ids of pods, in a tuple; empty: all pods of the model."""
     disaggregated: bool = False
     """Whether one pod shall prefill and another one decode."""
+
+
+class NoPodError(Exception):
+    """No pod can be picked; the message has the reason."""
+
+    def __init__(self, reason: str, wanted: Wanted | None = None) -> None:
+        super().__init__(reason)
+        self.wanted = wanted
+        """The pods of which none may be picked now; None: their roles are the reason."""
 
 
 class Seat(NamedTuple):
@@ -136,16 +141,17 @@ def _eligible(pods: PodTable, wanted: Wanted) -> tuple[list[Pod], bool]:
     model, lora, named, disaggregated = wanted
     found = pods.of_model(model)
     if not found:
-        raise NoPodError(f"no pod {_serves(model)}")
+        raise NoPodError(f"no pod {_serves(model)}", wanted)
     if named:
         ids = set(named)
         found = [pod for pod in found if pod.id in ids]
         if not found:
-            raise NoPodError(f"none of the {len(ids)} named pods {_serves(model)}")
+            raise NoPodError(f"none of the {len(ids)} named pods {_serves(model)}", wanted)
     willing = [pod for pod in found if not (pod.withheld or pod.status.refuses)]
     if not willing:
         why = next((f": {pod.id}: {pod.withheld}" for pod in found if pod.withheld), "")
-        raise NoPodError(f"every pod{model_phrase(model)} that may be picked refuses requests{why}")
+        problem = f"every pod{model_phrase(model)} that may be picked refuses requests{why}"
+        raise NoPodError(problem, wanted)
     if not disaggregated:
         return _best(willing, lora)
     parts = [

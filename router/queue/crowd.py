@@ -12,11 +12,23 @@ that of their bytes.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from warmpath.process.ranking import Ranking
 from warmpath.router.config.schema import QueueTable
-from warmpath.router.queue.request import Waiting
+
+
+class Member(Protocol):
+    """A waiting request; its fields are as those of `router.queue.request.Waiting`."""
+
+    number: int
+    priority: int
+    tenant: str
+    size: int
+    caller: str
+
+
+M = TypeVar("M", bound=Member)
 
 
 @dataclass(slots=True)
@@ -31,11 +43,11 @@ class _Group:
     order: Ranking[Any] = field(default_factory=Ranking)
     """The groups by their part of the queue, divided by a tenant's weight. A full queue looks for the
     largest at each request, and callers may make up any number of tenants."""
-    requests: dict[int, Waiting] = field(default_factory=dict)
+    requests: dict[int, Any] = field(default_factory=dict)
     """The requests of a tenant by number, in the order of arrival."""
 
 
-class Crowd:
+class Crowd(Generic[M]):
     """All waiting requests."""
 
     def __init__(self, settings: QueueTable) -> None:
@@ -47,7 +59,7 @@ class Crowd:
     def __len__(self) -> int:
         return sum(one.count for one in self._all.groups.values())
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[M]:
         for one in self._all.groups.values():
             for caller in one.groups.values():
                 for tenant in caller.groups.values():
@@ -56,13 +68,13 @@ class Crowd:
     def counts(self) -> Mapping[int, int]:
         return {priority: one.count for priority, one in self._all.groups.items()}
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: M) -> None:
         self._change(waiting, 1).requests[waiting.number] = waiting
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: M) -> None:
         del self._change(waiting, -1).requests[waiting.number]
 
-    def _change(self, waiting: Waiting, sign: int) -> _Group:
+    def _change(self, waiting: M, sign: int) -> _Group:
         # In whole numbers, so that sums do not drift: the part times both limits.
         limits, of = self._settings, self._all
         weight = limits.shares.get(waiting.tenant, 1.0)
@@ -80,7 +92,7 @@ class Crowd:
         self.bytes += sign * waiting.size
         return of
 
-    def squeeze_in(self, newcomer: Waiting) -> list[Waiting]:
+    def squeeze_in(self, newcomer: M) -> list[M]:
         """Add a request, and remove those that give way to it; return these.
 
         Where it would have to give way itself nothing changes, and it is returned alone. One request
@@ -90,7 +102,7 @@ class Crowd:
         most = max(self._settings.max_requests, len(self))
         max_bytes = max(self._settings.max_bytes, self.bytes)
         self.add(newcomer)
-        gone: list[Waiting] = []
+        gone: list[M] = []
         while len(self) > 1 and (len(self) > most or self.bytes > max_bytes):
             gone.append(one := self._gives_way(newcomer))
             self.remove(one)
@@ -100,7 +112,7 @@ class Crowd:
                 return [newcomer]
         return gone
 
-    def _gives_way(self, newcomer: Waiting) -> Waiting:
+    def _gives_way(self, newcomer: M) -> M:
         """Return the request that gives way; among equal callers and tenants the newcomer's."""
         lowest = min(self._all.groups)
         group, is_own = self._all.groups[lowest], newcomer.priority == lowest
@@ -110,4 +122,5 @@ class Crowd:
                 name = own
             is_own = is_own and name == own
             group = group.groups[name]
-        return next(reversed(group.requests.values()))
+        latest: M = next(reversed(group.requests.values()))
+        return latest

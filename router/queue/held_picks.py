@@ -14,7 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextvars import Context, ContextVar
+from contextvars import Context
 from typing import Any
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -25,18 +25,20 @@ from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import PodTable
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import ANYBODY, Asker, Classes, QueueFullError, Release, Waiting
+from warmpath.router.queue.request import (
+    GIVE_ROOM,
+    Asker,
+    Classes,
+    QueueFullError,
+    Release,
+    Waiting,
+)
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 ANSWER_SHARE = 0.1
 """Share of the time until the caller's deadline that is kept for the answer; the wait ends before it."""
 MOST_ANSWER_SECONDS = 0.5
 """Most seconds that are kept for the answer."""
-
-
-GIVE_ROOM: ContextVar[Callable[[], None]] = ContextVar("GIVE_ROOM")
-"""Frees the room of the current call's message (`router.calls.intake`); its bytes count here from then
-on."""
 
 
 class HeldPicks:
@@ -63,7 +65,7 @@ class HeldPicks:
     ) -> None:
         self._steps = steps
         self.queue = Queue(picking, config.queue, eligible=Eligible(pods))
-        self.classes = Classes(config.queue)
+        self.classes = Classes(config.queue, may)
         self._may = may
         self._who = who
         self._picker = picking.picker
@@ -78,11 +80,6 @@ class HeldPicks:
         """The context of scheduled releases: work for all waiting picks belongs to no call's trace."""
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
-
-    def priority(self, name: str, asker: Asker = ANYBODY) -> int:
-        """Return the class that a request names. Raises BadRequestError."""
-        may = self._may(asker.context) if name and asker.context else None
-        return self.classes.place(name, may)
 
     def enters(
         self,
@@ -106,15 +103,6 @@ class HeldPicks:
             caller=self._who(asker.context) if asker.context else "",
         )
 
-    def named(self, priority: str, objective: str, asker: Asker) -> str:
-        """Return the class that a request's headers name, itself or by an objective.
-
-        It is empty if the caller may not name it.
-        """
-        priority = priority or self.classes.of_objectives.get(objective, "")
-        may = self._may(asker.context) if priority and asker.context else None
-        return priority if self.classes.may_name(priority, may) else ""
-
     def waiting(self) -> Mapping[str, int]:
         counts = self.queue.crowd.counts()
         return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
@@ -122,7 +110,7 @@ class HeldPicks:
     def use(self, settings: QueueTable) -> None:
         """Take other settings. Waiting picks of a class that is gone get the usual one."""
         before = self.classes.names
-        self.classes = Classes(settings)
+        self.classes = Classes(settings, self._may)
         self.queue.use(settings, lambda at: self.classes.find(before[at]))
         self.news()
 

@@ -104,7 +104,7 @@ class Queue:
         self._settings = settings
         self._precedence = precedence_of(settings)
         self._order = Order(settings.shares)
-        self.crowd = Crowd(settings)
+        self.crowd: Crowd[Waiting] = Crowd(settings)
 
     def __len__(self) -> int:
         return len(self.crowd)

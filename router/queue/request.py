@@ -1,8 +1,9 @@
 """A request that waits in the queue, and what comes of it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +13,10 @@ from warmpath.router.pick.eligible import NoPodError, Wanted
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.prompt.limits import BadRequestError
+
+GIVE_ROOM: ContextVar[Callable[[], None]] = ContextVar("GIVE_ROOM")
+"""Frees the room of the current call's message (`router.calls.intake`); its bytes count here from then
+on."""
 
 
 class Look(NamedTuple):
@@ -98,45 +103,6 @@ class Standing(NamedTuple):
         return bool(self.behind or self.seconds)
 
 
-class Classes:
-    """The configured classes, the lowest first, and the one of requests that name none."""
-
-    def __init__(self, settings: QueueTable) -> None:
-        self.names = settings.classes
-        self.of_objectives: Mapping[str, str] = settings.objectives
-        """Classes by the names of objectives."""
-        self._places = {name: place for place, name in enumerate(self.names)}
-        self._usual = self._places[settings.usual_class]
-
-    def place(self, name: str, may: Collection[str] | None) -> int:
-        """Return the position of a request's class; a higher one goes first. No name: the usual class.
-
-        `may` are the classes that the caller may name besides the usual one; None: all. Raises
-        BadRequestError.
-        """
-        if not name:
-            return self._usual
-        place = self._places.get(name)
-        if place is None or not self._is_open(place, name, may):
-            allowed = [one for at, one in enumerate(self.names) if self._is_open(at, one, may)]
-            raise BadRequestError(
-                "priority", f"is {name!r}; this caller may name {', '.join(allowed)}"
-            )
-        return place
-
-    def find(self, name: str) -> int:
-        """Return the position of a class; that of the usual one if there is no such class."""
-        return self._places.get(name, self._usual)
-
-    def may_name(self, name: str, may: Collection[str] | None) -> bool:
-        """Return whether a caller may name a class, which may be unknown."""
-        place = self._places.get(name)
-        return place is not None and self._is_open(place, name, may)
-
-    def _is_open(self, place: int, name: str, may: Collection[str] | None) -> bool:
-        return may is None or place == self._usual or name in may
-
-
 class Asker(msgspec.Struct, frozen=True):
     """The caller of Pick."""
 
@@ -149,3 +115,50 @@ class Asker(msgspec.Struct, frozen=True):
 
 
 ANYBODY = Asker()
+
+
+class Classes:
+    """The configured classes, the lowest first, and the one of requests that name none.
+
+    `may` takes a call's context and returns the classes that the caller may name besides the usual one;
+    None: all.
+    """
+
+    def __init__(self, queue: QueueTable, may: Callable[[Any], Collection[str] | None]) -> None:
+        self.names: Sequence[str] = queue.classes
+        self.of_objectives: Mapping[str, str] = queue.objectives
+        """Classes by the names of objectives."""
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._usual = self._places[queue.usual_class]
+        self._may = may
+
+    def place(self, name: str, asker: Asker = ANYBODY) -> int:
+        """Return the position of a request's class; a higher one goes first. No name: the usual class.
+
+        Raises BadRequestError.
+        """
+        if not name:
+            return self._usual
+        place = self._places.get(name)
+        if place is None or not self._is_open(name, asker):
+            allowed = [one for one in self.names if self._is_open(one, asker)]
+            raise BadRequestError(
+                "priority", f"is {name!r}; this caller may name {', '.join(allowed)}"
+            )
+        return place
+
+    def find(self, name: str) -> int:
+        """Return the position of a class; that of the usual one if there is no such class."""
+        return self._places.get(name, self._usual)
+
+    def named(self, name: str, asker: Asker, objective: str = "") -> str:
+        """Return the class that a request names, itself or by an objective.
+
+        It is empty if the caller may not name it.
+        """
+        name = name or self.of_objectives.get(objective, "")
+        return name if name in self._places and self._is_open(name, asker) else ""
+
+    def _is_open(self, name: str, asker: Asker) -> bool:
+        may = self._may(asker.context) if asker.context else None
+        return may is None or self._places[name] == self._usual or name in may

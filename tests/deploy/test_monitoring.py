@@ -32,6 +32,7 @@ from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.errors import Reason
 from warmpath.publisher.assemble import publishing
+from warmpath.router.metrics.declared import ROOMS
 from warmpath.router.pages.listener import MetricsPage
 
 pytestmark = needs_helm
@@ -325,6 +326,23 @@ def test_the_number_of_routers_can_be_left_to_another_autoscaler() -> None:
     assert "replicas" not in only(found, "Deployment")["spec"]
     [keda] = objects((DEPLOY / "examples" / "keda.yaml").read_text())
     assert keda["spec"]["scaleTargetRef"]["name"] == only(found, "Deployment")["metadata"]["name"]
+
+
+def test_engines_are_scaled_by_the_pods_that_their_work_needs() -> None:
+    [keda] = objects((DEPLOY / "examples" / "scale-engines.yaml").read_text())
+    [trigger] = keda["spec"]["triggers"]
+    [asked] = read(trigger["metadata"]["query"]).selectors
+    page = (ROOT / "docs" / "guides" / "scale-engines.md").read_text(encoding="utf-8")
+    rules, _ = (
+        yaml.safe_load(one)
+        for one in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    )
+    [rule] = rules["rules"]["external"]
+    needed = next(one for one in ROOMS["Demand for engines"] if one == "engine_pods_needed")
+    assert asked.name == rule["seriesQuery"] == f"warmpath_{needed}"
+    engines = only(objects((DEPLOY / "examples" / "vllm.yaml").read_text()), "StatefulSet")
+    target = {"kind": "StatefulSet", "name": engines["metadata"]["name"]}
+    assert target.items() <= keda["spec"]["scaleTargetRef"].items()
 
 
 def test_publishers_are_read_at_the_port_that_they_have() -> None:

@@ -35,6 +35,7 @@ from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.config.read import parse
 
 PATH = "/v1/completions"
 PATIENT = "[endpoint-picker]\npick-seconds = 60\n"
@@ -294,6 +295,37 @@ async def test_what_the_router_refuses_is_told_with_its_reason(tmp_path: Path) -
                 dropped = answer.headers["x-llm-d-request-dropped-reason"]
                 assert dropped == "rejected-no-endpoints"
                 assert (await answer.json())["error"]["code"] == "NO_POD"
+
+
+@pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
+async def test_a_request_for_a_model_without_pods_waits_longer_than_envoy_does_for_the_router(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    cold = "[queue]\ncold-start-seconds = 600\n"
+    # The look for a pod comes later than this.
+    hasty = {**PATIENT_TIMES, '"message_timeout": "5s"': '"message_timeout": "0.2s"'}
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, cold + tables({"pod-1": addresses["pod-1"]})) as (router, _),
+        gateway(router.address, addresses, mode, hasty) as session,
+    ):
+        asking = asyncio.create_task(
+            session.post(PATH, json=completion(1, model="empty")).__aenter__()
+        )
+
+        async def waits() -> bool:
+            told = await metrics_of(router.http_address)
+            return told.get('warmpath_engine_awaited_requests{model="empty"}') == 1
+
+        await until(waits)
+        async with session.post(PATH, json=completion(1)) as answer:
+            assert answer.headers["x-warmpath-pod"] == "pod-1"
+        started = pod("pod-2", addresses["pod-2"], model="empty")
+        both = cold + tables({"pod-1": addresses["pod-1"]}) + started
+        await router.reload(parse(f'[server]\nmetrics-listen = "{HOST}:0"\n{both}', "test"))
+        async with await asking as answer:
+            assert answer.status == 200
+            assert answer.headers["x-warmpath-pod"] == "pod-2"
 
 
 async def test_headers_for_the_router_reach_no_pod_and_it_hears_of_the_tenant(

@@ -160,7 +160,7 @@ async def test_a_body_that_must_change_is_left_to_the_other_filter(tmp_path: Pat
         by_config = await caller.ask(completion(model="gpt"))
         by_header = await caller.ask(completion(), {"x-llm-d-model-name-rewrite": "empty"})
         for answer in (by_config, by_header):
-            assert (answer.status, answer.headers["x-warmpath-through"]) == (200, "change")
+            assert (answer.status, answer.headers["x-warmpath-through"]) == (200, "exchange")
             assert DESTINATION not in answer.headers
         assert await gateway.decisions() == []
         assert not await gateway.metric('warmpath_requests_total{code="OK",method="/pick"}')
