@@ -19,7 +19,7 @@ COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy tokenizers prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang check bench soak fuzz proto client docs results site release lock
+.PHONY: help setup envoy tokenizers prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang test-compose check bench soak fuzz proto client docs results site release lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -214,6 +214,9 @@ SGLANG ?= out/sglang
 test-sglang: setup ## beside SGLang's own caches on this CPU (Python 3.11; 1.4 GB and 10 minutes the first time, then 10 minutes)
 	@$(BIN)/python tests/engines/sglang/install.py $(SGLANG)
 	WARMPATH_SGLANG_FOLDER=$(abspath $(SGLANG)) $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 tests/engines/sglang/live_sglang.py
+
+test-compose: setup $(ENVOY) $(DEPLOY) ## both images and both profiles of docker-compose.yml on a Docker engine, its own where none answers (root, docker.io, debootstrap)
+	$(BIN)/python -m pytest --timeout 1800 tests/compose/live_compose.py
 
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publishers and Redis say

@@ -16,6 +16,8 @@ from warmpath.cli import health as check_health
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = re.sub(r"\\\n\s*", "", (ROOT / "deploy" / "Dockerfile").read_text())
+SETTLE = (ROOT / "deploy" / "image" / "settle.sh").read_text()
+PACKAGES = [path.name for path in (ROOT / "warmpath").iterdir() if path.is_symlink()]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BIG = {
     "numba", "llvmlite", "tokenizers", "huggingface-hub", "jinja2", "rich", "uvloop", "xds-protos",
@@ -62,7 +64,7 @@ def test_the_tool_that_lists_packages_is_pinned() -> None:
 @pytest.mark.parametrize("name", ["router", "publisher"])
 def test_an_image_has_the_list_of_its_own_packages(name: str) -> None:
     lines = stages()
-    assert f"COPY --from={name}-packages /opt/warmpath /opt/warmpath" in lines[f"{name}-sbom"]
+    assert f"COPY --from={name}-own /opt/warmpath /opt/warmpath" in lines[f"{name}-sbom"]
     [made] = [line for line in lines[f"{name}-sbom"] if "cyclonedx-py environment" in line]
     assert made.endswith(f"--output-file /{name}.cdx.json /opt/warmpath/bin/python")
     assert any(line.startswith(f"COPY --from={name}-sbom /{name}.cdx.json") for line in lines[name])
@@ -70,11 +72,25 @@ def test_an_image_has_the_list_of_its_own_packages(name: str) -> None:
 
 def test_nothing_that_a_wheel_bundles_is_stripped() -> None:
     # auditwheel has moved its parts; strip breaks such a file, and NumPy no longer loads.
-    [line] = [line for line in stages()["packages"] if "strip --strip-unneeded" in line]
-    [names] = re.findall(r"for name in (.*?); do", line)
+    [names] = re.findall(r"for name in (.*?); do", SETTLE)
     for package in names.split():
         assert package not in {"numpy", "pyzmq", "zmq"}
-    assert "/site-packages/$name/*.so" in line
+    assert "/site-packages/$name/*.so" in SETTLE
+
+
+def test_of_envoy_s_messages_an_image_keeps_those_that_are_imported() -> None:
+    imports = re.compile(r"^from (envoy\.\S+) import (\w+)", re.MULTILINE)
+    paths = [path for one in PACKAGES for path in (ROOT / one).rglob("*.py")]
+    imported = {found for path in paths for found in imports.findall(path.read_text())}
+    assert len(imported) > 3
+    assert set(imports.findall(SETTLE)) == imported
+
+
+@pytest.mark.parametrize("name", ["router", "publisher"])
+def test_a_changed_line_replaces_the_last_layer_alone(name: str) -> None:
+    copies = [line for line in stages()[name] if line.startswith("COPY")]
+    assert copies[-1] == f"COPY --from={name}-own /own /"
+    assert not any("wheel" in line for line in stages()[f"{name}-packages"])
 
 
 @pytest.mark.parametrize("name", ["router", "publisher"])
@@ -107,7 +123,7 @@ def test_containers_run_as_nobody_in_particular() -> None:
 
 
 def test_compiled_code_is_for_every_processor_in_the_build_as_in_the_container() -> None:
-    assert any("NUMBA_CPU_NAME=generic" in line for line in stages()["router-packages"])
+    assert any("NUMBA_CPU_NAME=generic" in line for line in stages()["router-own"])
     assert "ENV NUMBA_CPU_NAME=generic" in stages()["router"]
 
 
