@@ -4,11 +4,14 @@ A general client takes several times as long, which counts where thousands of en
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Mapping
+from typing import cast
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.process.command_line import in_words
+from warmpath.router.pods.answer import CutError, Reading, WholeAnswer, read
 
 
 class UnreachableError(Exception):
@@ -19,10 +22,6 @@ class UnreachableError(Exception):
         self.reason = reason
 
 
-class CutError(Exception):
-    """The connection was made, and ended without an answer."""
-
-
 class AnswerError(Exception):
     """The answer is not one of HTTP/1.1."""
 
@@ -31,7 +30,7 @@ class Connection:
     """Asks one engine, one request at a time; connects where it is not connected."""
 
     def __init__(self) -> None:
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._line: _Line | None = None
 
     async def get(
         self,
@@ -51,38 +50,31 @@ class Connection:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         request = "\r\n".join([*lines, "", ""]).encode("ascii", "replace")
         async with asyncio.timeout(seconds):
-            if self._streams is not None and not self._streams[0].at_eof():
-                try:
-                    return await self._ask(request, most)
-                except CutError:
-                    # The engine may just have ended an idle connection.
-                    pass
+            if self._line is not None and not self._line.transport.is_closing():
+                # The engine may just have ended an idle connection.
+                with contextlib.suppress(CutError):
+                    return await self._ask(self._line, request, most)
             self.close()
             try:
-                self._streams = await _connect(address, tls, seconds)
+                self._line = await _connect(address, tls, seconds)
             except ConnectionResetError as error:
                 raise CutError(in_words(error)) from error
             except (OSError, OverflowError, ValueError) as error:
                 if isinstance(error, TimeoutError) and error.errno is None:
                     raise
                 raise UnreachableError(address, error) from error
-            return await self._ask(request, most)
+            return await self._ask(self._line, request, most)
 
     def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+        if self._line is not None:
+            self._line.transport.abort()
+            self._line = None
 
-    async def _ask(self, request: bytes, most: int) -> tuple[int, bytes]:
-        assert self._streams is not None
-        reader, writer = self._streams
+    async def _ask(self, line: "_Line", request: bytes, most: int) -> tuple[int, bytes]:
         stays = False
         try:
-            writer.write(request)
-            status, stays, body = await _answer(reader, most)
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise CutError("the connection was closed before an answer") from error
-        except (asyncio.LimitOverrunError, ValueError) as error:
+            status, body, stays = await line.ask(request, most)
+        except ValueError as error:
             raise AnswerError("its answer is not HTTP/1.1") from error
         finally:
             if not stays:
@@ -90,64 +82,72 @@ class Connection:
         return status, body
 
 
-async def _connect(
-    address: str, tls: EngineTls | None, seconds: float
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+class _Line(asyncio.Protocol):
+    """One connection."""
+
+    __slots__ = ("_asked", "transport")
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self._asked: tuple[Reading[WholeAnswer], asyncio.Future[WholeAnswer]] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    async def ask(self, request: bytes, most: int) -> WholeAnswer:
+        """Return the answer to a request. Raises ValueError for one that cannot be read, CutError."""
+        reading = read(most)
+        next(reading)
+        answer: asyncio.Future[WholeAnswer] = asyncio.get_running_loop().create_future()
+        self._asked = reading, answer
+        self.transport.write(request)
+        try:
+            return await answer
+        finally:
+            self._asked = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._asked is None or self._asked[1].done():
+            # Nobody has asked for it.
+            self.transport.abort()
+            return
+        reading, answer = self._asked
+        try:
+            reading.send(data)
+        except StopIteration as whole:
+            answer.set_result(whole.value)
+        except (CutError, ValueError) as error:
+            answer.set_exception(error)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self._asked is not None:
+            self.data_received(b"")
+
+
+async def _connect(address: str, tls: EngineTls | None, seconds: float) -> _Line:
+    """Connect to the first of the host's addresses that answers.
+
+    Raises OSError, and OverflowError or ValueError for an `address` that is none.
+    """
+    loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     context = tls.context if tls else None
     name = (tls.name or host) if tls else None
+    kind = socket.SOCK_STREAM
     try:
-        found = socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, flags=socket.AI_NUMERICHOST, type=kind)
     except socket.gaierror:
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await loop.getaddrinfo(host, port, type=kind)
     places = dict.fromkeys(str(one[4][0]) for one in found)
     for nth, place in enumerate(places, 1):
         try:
             async with asyncio.timeout(seconds / len(places)):
-                return await asyncio.open_connection(
-                    place, int(port), ssl=context, server_hostname=name
+                _, line = await loop.create_connection(
+                    _Line, place, int(port), ssl=context, server_hostname=name
                 )
+                return line
         except OSError:
             if nth == len(places):
                 raise
     raise socket.gaierror
-
-
-async def _answer(reader: asyncio.StreamReader, most: int) -> tuple[int, bool, bytes]:
-    """Return an answer's status, whether the connection stays, and the body."""
-    status = 100
-    while status < 200:
-        first, *rest = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
-        version, code, *_ = first.split(b" ", 2)
-        status = int(code)
-        if version not in {b"HTTP/1.0", b"HTTP/1.1"} or len(code) != 3:
-            raise ValueError
-    pairs = (line.partition(b":") for line in rest)
-    headers = {name.strip().lower(): value.strip().lower() for name, _, value in pairs}
-    stays = version == b"HTTP/1.1" and headers.get(b"connection") != b"close"
-    body = b"" if status in {204, 304} else await _body(reader, headers, most)
-    return (status, stays, body) if len(body) <= most else (status, False, b"")
-
-
-async def _body(reader: asyncio.StreamReader, headers: Mapping[bytes, bytes], most: int) -> bytes:
-    """Return a body, of one with more than `most` bytes only the first ones, but more than `most`."""
-    is_chunked = b"chunked" in headers.get(b"transfer-encoding", b"")
-    if b"content-length" in headers and not is_chunked:
-        return await reader.readexactly(min(int(headers[b"content-length"]), most + 1))
-    body = bytearray()
-    while len(body) <= most:
-        if not is_chunked:
-            part = await reader.read(most + 1)
-        elif size := int((await reader.readline()).partition(b";")[0], 16):
-            part = await reader.readexactly(min(size, most + 1))
-            await reader.readexactly(2)
-        else:
-            while (await reader.readline()).strip():
-                pass
-            break
-        if not part:
-            break
-        body += part
-    return bytes(body)

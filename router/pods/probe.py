@@ -20,7 +20,8 @@ from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.config.files import REFUSALS, EngineKey
 from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse, samples_of
-from warmpath.router.pods.connection import AnswerError, Connection, CutError, UnreachableError
+from warmpath.router.pods.answer import CutError
+from warmpath.router.pods.connection import AnswerError, Connection, UnreachableError
 from warmpath.router.pods.namespaces import limit_known
 from warmpath.router.pods.sleep import PATHS, Answer, Sleep
 from warmpath.router.pods.table import WELL, Pod, Status
@@ -134,8 +135,9 @@ class Prober:
         self._looks = 0
         """Number of probes since it came up."""
         self._has_ended = False
-        self._doubted = asyncio.Event()
-        """Set where its list of models may have changed."""
+        self._is_doubted = False
+        """Whether its list of models may have changed."""
+        self._pausing: asyncio.Future[None] | None = None
         self._listed_at = -math.inf
         self._named = 0
         """The adapters that its events had named when its models were last asked for."""
@@ -161,14 +163,20 @@ class Prober:
 
     async def _pause(self) -> None:
         """Wait for the interval; less if the models are doubted and were not asked for within it."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.interval):
-                await self._doubted.wait()
-                await asyncio.sleep(self._listed_at + self.interval - self.clock())
+        self._pausing = asyncio.get_running_loop().create_future()
+        self._go_on_after(self.interval)
+        if self._is_doubted:
+            self.doubt_models()
+        await self._pausing
+
+    def _go_on_after(self, seconds: float) -> None:
+        if self._pausing is not None:
+            asyncio.get_running_loop().call_later(seconds, _go_on, self._pausing)
 
     def doubt_models(self) -> None:
         """Ask for the models at once, since they may have changed; at most once an interval."""
-        self._doubted.set()
+        self._is_doubted = True
+        self._go_on_after(self._listed_at + self.interval - self.clock())
 
     async def look(self) -> None:
         sequences, self._sequences = self._sequences, [rank.sequence for rank in self.pod.ranks]
@@ -225,7 +233,7 @@ class Prober:
         for rank in pod.ranks if blocks else ():
             rank.learn_capacity(blocks)
         told = before
-        is_doubted = self._doubted.is_set() or self._named != _adapters(pod.ranks)
+        is_doubted = self._is_doubted or self._named != _adapters(pod.ranks)
         if is_due or is_doubted or self._refused:
             models, adapters = await self._models(is_dated=is_dated)
             path = ENGINES[pod.engine].version_path
@@ -234,7 +242,8 @@ class Prober:
             version = said.version if said and is_named else before.version
             told = replace(before, models=models, adapters=adapters, version=version)
         self._looks = self._looks + 1 if before.healthy else 1
-        beside = (value for name in HYBRID for _, _, value in samples_of(page, name))
+        caches = HYBRID if pod.engine == "sglang" else ()
+        beside = (value for name in caches for _, _, value in samples_of(page, name))
         return replace(
             told,
             healthy=not sleep.state,
@@ -321,7 +330,7 @@ class Prober:
     async def _models(self, *, is_dated: bool) -> tuple[Sequence[str], frozenset[str]]:
         """Return the names that the engine serves, and the adapters among them."""
         before = self.pod.status.models, self.pod.status.adapters
-        self._doubted.clear()
+        self._is_doubted = False
         self._named = _adapters(self.pod.ranks)
         self._listed_at = self.clock()
         listed = await self._read("/v1/models", ModelList)
@@ -385,6 +394,11 @@ class Prober:
             seconds=self.timeout,
             most=MOST_BYTES * -(-max(len(self.pod.ranks), 1) // 16),
         )
+
+
+def _go_on(pausing: asyncio.Future[None]) -> None:
+    if not pausing.done():
+        pausing.set_result(None)
 
 
 def _bounded(names: Iterable[str]) -> Iterator[str]:
