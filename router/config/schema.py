@@ -571,7 +571,8 @@ class ProbeTable(Table, frozen=True):
     """[probe]: asking pods over HTTP whether they are healthy and what they serve."""
 
     interval_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    """Pause between two probes of a pod; 0: no probes."""
+    """Pause between two probes of a pod, longer where more than 1,250 probes a second are due; 0: no
+    probes."""
     timeout_seconds: Seconds = 2.0
     """Maximum wait for an answer."""
     ca: str = ""

@@ -110,14 +110,14 @@ Said = TypeVar("Said", ModelList, Versioned)
 
 @dataclass(eq=False)
 class Prober:
-    """Probes one pod over one connection, with a pause of `interval` seconds after each probe.
+    """Probes one pod over one connection, with a pause of `interval()` seconds after each probe.
 
     Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS, and it sends the
     engine's `key`.
     """
 
     pod: Pod
-    interval: float
+    interval: Callable[[], float]
     timeout: float
     tls: EngineTls | None = None
     key: EngineKey = field(default_factory=EngineKey)
@@ -164,7 +164,7 @@ class Prober:
     async def _pause(self) -> None:
         """Wait for the interval; less if the models are doubted and were not asked for within it."""
         self._pausing = asyncio.get_running_loop().create_future()
-        self._go_on_after(self.interval)
+        self._go_on_after(self.interval())
         if self._is_doubted:
             self.doubt_models()
         await self._pausing
@@ -176,7 +176,7 @@ class Prober:
     def doubt_models(self) -> None:
         """Ask for the models at once, since they may have changed; at most once an interval."""
         self._is_doubted = True
-        self._go_on_after(self._listed_at + self.interval - self.clock())
+        self._go_on_after(self._listed_at + self.interval() - self.clock())
 
     async def look(self) -> None:
         sequences, self._sequences = self._sequences, [rank.sequence for rank in self.pod.ranks]
@@ -242,7 +242,8 @@ class Prober:
             version = said.version if said and is_named else before.version
             told = replace(before, models=models, adapters=adapters, version=version)
         self._looks = self._looks + 1 if before.healthy else 1
-        caches = HYBRID if pod.engine == "sglang" else ()
+        # Most pages have none of these names, which one search shows.
+        caches = HYBRID if b"sglang:" in page else ()
         beside = (value for name in caches for _, _, value in samples_of(page, name))
         return replace(
             told,

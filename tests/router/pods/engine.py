@@ -55,7 +55,7 @@ class Engine:
             ended=lambda pod: self.ended.append(pod.id),
             answered=lambda _: self.answered,
         )
-        self.prober = Prober(self.pod, 1, 5, links=links, clock=lambda: self.now)
+        self.prober = Prober(self.pod, lambda: 1, 5, links=links, clock=lambda: self.now)
 
     @property
     def status(self) -> Status:

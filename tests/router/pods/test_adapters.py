@@ -101,7 +101,7 @@ async def test_an_adapter_with_the_models_own_name_gets_the_requests_of_that_nam
 async def test_pods_are_asked_for_their_models_at_most_once_an_interval_however_many_fail(
     engine: Engine,
 ) -> None:
-    engine.prober.interval = 3600
+    engine.prober.interval = lambda: 3600
     running = asyncio.ensure_future(engine.prober.run())
     await until(lambda: engine.status.healthy)
     engine.prober.doubt_models()

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +29,11 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.read import ConfigError, load, parse
 from warmpath.router.config.schema import PodSpec
+from warmpath.router.pods import follow
 from warmpath.router.pods.discover import Reconciler
 from warmpath.router.pods.follow import Follower
 from warmpath.router.pods.names import FoundPod
-from warmpath.router.pods.probe import Links
+from warmpath.router.pods.probe import Links, Prober
 from warmpath.router.pods.table import PodTable
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
@@ -184,6 +186,30 @@ async def test_a_pod_that_is_not_ready_for_a_while_keeps_its_index() -> None:
         await reconciler.reconcile("s", {"p": replace(ready)})
         assert not pod.withheld
         assert follower.ingest.rank("p", 0) is rank
+    finally:
+        await follower.close()
+
+
+@pytest.mark.parametrize(("pods", "pause"), [(1, 2.0), (10, 2.0), (30, 6.0)])
+async def test_a_pod_of_a_large_fleet_is_probed_less_often(
+    monkeypatch: pytest.MonkeyPatch, pods: int, pause: float
+) -> None:
+    pauses: list[Callable[[], float]] = []
+
+    class Noted(Prober):
+        async def run(self) -> None:
+            pauses.append(self.interval)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(follow, "MOST_PROBES", 5)
+    monkeypatch.setattr(follow, "Prober", Noted)
+    config = parse(SERVER + MODEL, "test")
+    follower = Follower(new_ingest(), PodTable(), config, Path(), None, None, Links())  # type: ignore[arg-type]
+    try:
+        for number in range(pods):
+            follower.follow(PodSpec(f"p{number}", "m", f"h:{number}"))
+        await until(lambda: asyncio.sleep(0, len(pauses) == pods))
+        assert {one() for one in pauses} == {pause}
     finally:
         await follower.close()
 
