@@ -100,6 +100,8 @@ def unasked(sources: Iterable[SourceState]) -> str:
 
 CONFIGURATION = "the configuration"
 """The name, as a place where pods are found, of [[pods]] in the configuration's own file."""
+AT_ONCE = 256
+"""How many pods that a source describes anew are looked at in one step of the loop."""
 LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no listed pod is healthy"
 
 
@@ -203,9 +205,11 @@ class Reconciler:
             else:
                 found.pop(pod_id, None)
         touched = {**changes, **self._unlisted}
-        has_unlisted = self._unlisted or any(one and one.is_unlisted for one in changes.values())
-        served = self._served() if has_unlisted else frozenset()
-        for pod_id in touched:
+        is_any = self._unlisted or any(one and one.is_unlisted for one in changes.values())
+        served = self._served() if is_any else frozenset()
+        for nth, pod_id in enumerate(touched, 1):
+            if not nth % AT_ONCE:
+                await asyncio.sleep(0)
             owner, followed = self._followed.get(pod_id, ("", None))
             if followed is not None and owner == source:
                 await self._keep_or_drop(pod_id, source, followed, served)

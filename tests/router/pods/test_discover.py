@@ -16,7 +16,7 @@ from msgspec import structs
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.read import ConfigError, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.discover import AT_ONCE, Reconciler
 from warmpath.router.pods.look import DnsSource
 from warmpath.router.pods.names import FoundPod, Names, Place
 from warmpath.router.pods.table import Role, Status
@@ -123,6 +123,18 @@ async def test_other_work_goes_on_while_thousands_of_pods_are_found_at_once() ->
         await asyncio.sleep(0)
         seen.append(len(follower.places))
     assert {1, 2, 3} <= set(seen)
+
+
+async def test_other_work_goes_on_while_thousands_of_pods_are_described_anew() -> None:
+    follower = Follower()
+    sets = [{str(one): found(str(one), f"h:{one}") for one in range(2 * AT_ONCE)} for _ in range(2)]
+    await follower.hears("s", sets[0])
+    finding = asyncio.create_task(follower.hears("s", sets[1]))
+    seen = []
+    while not finding.done():
+        await asyncio.sleep(0)
+        seen.append(len(follower.looked))
+    assert any(0 < one < 2 * AT_ONCE for one in seen)
 
 
 async def test_a_pod_of_another_identity_under_the_same_name_and_address_inherits_nothing() -> None:
