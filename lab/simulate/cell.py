@@ -5,6 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal, get_args
 
+from warmpath.lab.simulate.autoscaler import requests_a_pod
 from warmpath.lab.simulate.study import variant
 from warmpath.lab.simulate.traffic.generated import Generated
 from warmpath.lab.simworker.latency import LatencyModel
@@ -77,11 +78,19 @@ class Cell:
     """The share of requests none of whose reports arrive."""
     outage: float = 0.0
     """For how long the first pod is dead, from half of the traffic on; 0: it lives."""
+    scale: str = ""
+    """The metric by which pods are started and ended (`lab.simulate.autoscaler`); empty: all serve."""
+    cold_start: float = 90.0
+    """How long a started pod takes until it serves."""
+    wave: float = 0.0
+    """The depth of a day's wave in the arrivals, 0 to 1: the rate goes once from 1 - wave to 1 + wave
+    times its mean, and back."""
     raw_bursts: bool = False
 
     @property
     def title(self) -> str:
         queued = f"{self.policy}, queued" if self.queue else self.policy
+        queued += f", scaled by {self.scale}" if self.scale else ""
         return f"{queued}, by engine priority" if self.engine_priority else queued
 
     @property
@@ -122,6 +131,8 @@ class Cell:
             ("--report-delay", self.report_delay, 0.0, MOST),
             ("--scrape", self.scrape, 0.0, inf),
             ("--outage", self.outage, 0.0, inf),
+            ("--cold-start", self.cold_start, 0.0, MOST),
+            ("--wave", self.wave, 0.0, 1.0),
         ):
             if not value >= lowest:
                 raise ValueError(f"{name} is {value}, less than {lowest}")
@@ -160,6 +171,12 @@ class Cell:
             )
         if self.outage and self.is_closed:
             raise ValueError("--outage: a closed loop has no half of its time")
+        requests_a_pod(self.scale)
+        for option, is_given in (("--outage", self.outage), ("--routers", self.routers > 1)):
+            if self.scale and is_given:
+                raise ValueError(f"--scale: does not go with {option}")
+        if self.wave and self.is_closed:
+            raise ValueError("--wave: the requests of a closed loop have no times of their own")
         if self.engine_priority and self.engine != "vllm":
             raise ValueError("--engine-priority: only --engine vllm can order prompts by it")
         if self.preset not in PRESETS:
@@ -169,6 +186,8 @@ class Cell:
         if variant(self.policy).is_pooled:
             if self.engine != "serial":
                 raise ValueError("--policy pooled: only engine serial can share a cache")
+            if self.scale:
+                raise ValueError("--policy pooled: --scale: a shared cache has no pods to start")
             if self.outage:
                 raise ValueError(
                     "--policy pooled: --outage: a shared cache does not die with a pod"

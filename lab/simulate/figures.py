@@ -70,6 +70,8 @@ class Figures:
     sessions_ttft_p90_s: float = 0.0
     """Of a closed loop: of the sessions' requests, and of those beside them."""
     beside_ttft_p90_s: float = 0.0
+    pod_hours: float = 0.0
+    """The time of all pods, cold starts included."""
     settings: dict[str, Any] = field(default_factory=dict)
     bad_lines: int = 0
     """How many lines of the trace are wrong; they are in no other figure."""
@@ -98,11 +100,13 @@ def figures(
     begun: float,
     slowed: Sequence[float] = (),
     of_sessions: int = 0,
+    pod_seconds: float = 0.0,
 ) -> Figures:
     """Return the figures of a run that began at `begun`, by `time.perf_counter`.
 
     `slowed` has the ratio of each session's time to that alone; the first `of_sessions` requests, by
-    their numbers, are those of sessions.
+    their numbers, are those of sessions. `pod_seconds` is the time of pods that were started and ended;
+    0: all served all the time.
     """
     slowed = sorted(slowed)
     ttft = sorted(one.ttft for one in outcomes)
@@ -161,6 +165,7 @@ def figures(
         seconds=round(time.perf_counter() - begun, 2),
         pod_prefill_s=[round(seconds, 2) for seconds in busy],
         ttft_curve_s=[_quantile(ttft, point / CURVE) for point in range(CURVE + 1)],
+        pod_hours=round((pod_seconds or cell.pods * makespan) / 3600, 2),
         settings=settings,
     )
 

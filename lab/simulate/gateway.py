@@ -17,6 +17,7 @@ from math import inf
 from random import Random
 from zlib import crc32
 
+from warmpath.lab.simulate.autoscaler import SYNC, Autoscaler, requests_a_pod
 from warmpath.lab.simulate.booking_store import BookingStore
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.closed_loop import ClosedLoop, LoopRun
@@ -67,6 +68,16 @@ class Gateway:
         self._cluster = VirtualCluster(
             engines, self._ask, on_events=self._take_events, event_delay=cell.event_delay
         )
+        self._scaler: Autoscaler | None = None
+        if cell.scale:
+            self._scaler = Autoscaler(
+                cell.pods,
+                cell.cold_start,
+                metric=self._asked_for,
+                is_idle=lambda number: not engines[number].load().running,
+                start=self._start,
+                end=routers[0].ended,
+            )
         self._loop_run = (
             None
             if loop is None
@@ -87,6 +98,11 @@ class Gateway:
             half = (self._requests[-1].at - self._requests[0].at) / speed / 2
             cluster.call_at(half, self._die)
             cluster.call_at(half + cell.outage, self._begin_anew)
+        if self._scaler is not None:
+            for number in range(1, cell.pods):
+                self._routers[0].ended(number)
+            cluster.call_at(0.0, self._look_at_demand)
+            cluster.call_at(0.0, self._scale)
         with _uncollected():
             if self._loop_run is None:
                 outcomes = cluster.run(self._arrivals(speed))
@@ -96,6 +112,35 @@ class Gateway:
             engine.check()
         cluster.check()
         return outcomes
+
+    def _asked_for(self) -> float:
+        """Return how many pods the cell's metric asks for."""
+        if not (each := requests_a_pod(self._cell.scale)):
+            return self._routers[0].pods_needed
+        loads = [engine.load() for engine in self._engines]
+        return sum(one.running + one.waiting for one in loads) / each
+
+    def _look_at_demand(self) -> None:
+        if self._left:
+            self._routers[0].look_at_demand(self._cluster.now)
+            self._cluster.call_at(self._cluster.now + 1.0, self._look_at_demand)
+
+    def _scale(self) -> None:
+        if self._left and self._scaler is not None:
+            self._scaler.look(self._cluster.now)
+            self._cluster.call_at(self._cluster.now + SYNC, self._scale)
+
+    def _start(self, number: int) -> None:
+        self._lost_prefill[number] += self._engines[number].prefill_seconds
+        self._engines[number] = self._new_engine(number)
+        self._cluster.restart(number, self._engines[number])
+        self._routers[0].died(number)
+        self._routers[0].began_anew(number)
+
+    @property
+    def pod_seconds(self) -> float:
+        """The time of pods that were started and ended; 0: all served all the time."""
+        return self._scaler.pod_seconds if self._scaler is not None else 0.0
 
     @property
     def prefill_seconds(self) -> list[float]:

@@ -150,6 +150,15 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
         default=0.0,
         help="seconds for which the first pod is dead, from half of the traffic on",
     )
+    add(
+        "--scale",
+        type=_scales,
+        default="off",
+        help="start and end pods, up to --pods, by the router's number of needed pods or by N running "
+        "requests a pod; a list of off, needed and running:N",
+    )
+    add("--cold-start", type=float, default=90.0, help="seconds until a started pod serves")
+    add("--wave", type=float, default=0.0, help="depth of a day's wave in the arrivals, 0 to 1")
     add("--raw-bursts", action="store_true", help="do not spread requests of one time stamp")
     add("--processes", type=int, default=2, help="how many runs at once")
     add("--report", type=_path, help="a folder for a page of plots, and the results as JSON lines")
@@ -201,6 +210,13 @@ def _switches(text: str) -> list[bool]:
 _switches.__name__ = "list of off and on"
 
 
+def _scales(text: str) -> list[str]:
+    return ["" if part == "off" else part for part in text.split(",")]
+
+
+_scales.__name__ = "list of off, needed and running:N"
+
+
 def cells(args: argparse.Namespace) -> list[Cell]:
     """Return the cells that the options ask for. Raises ValueError for options without sense."""
     if args.processes < 1:
@@ -239,7 +255,7 @@ def cells(args: argparse.Namespace) -> list[Cell]:
             **settings
             | {"trace": source, "policy": one.spec, "pods": pods.number, "factors": pods.factors}
             | {"blocks_per_pod": size, "load": load, "queue": queue, "seed": seed}
-            | {"sessions": sessions}
+            | {"sessions": sessions, "scale": scale}
         )
         for pods in fleets
         for size in blocks
@@ -247,6 +263,7 @@ def cells(args: argparse.Namespace) -> list[Cell]:
         for sessions in given.get("sessions", [0])
         for one in variants(args.policy)
         for queue in args.queue
+        for scale in args.scale
         for seed in args.seed
     ]
 

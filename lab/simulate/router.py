@@ -42,6 +42,7 @@ from warmpath.router.pick.eligible import Field, NoPodError, Wanted, field_of
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, Status, that_serve
+from warmpath.router.queue.demand import Demand, Kind
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import Waiting
 from warmpath.router.queue.standing import engine_priority
@@ -172,6 +173,8 @@ class SimulatedRouter:
             batch=self._batch,
         )
         self._picker = self._picking.picker
+        kind: Kind = MODEL, "both"
+        self._demand = Demand([kind], self._pods, self._picking.loads, dict)
         self._field = field_of(self._pods)
         self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
         self._queue = Queue(self._picking, QUEUE, eligible=self._eligible) if cell.queue else None
@@ -291,6 +294,21 @@ class SimulatedRouter:
         self._picking.engine_ended(self._pods[number])
         if number in self._followed:
             self._followed[number].began_anew()
+
+    def ended(self, number: int) -> None:
+        """Send a pod no more requests; it finishes those that it has."""
+        self._dead.add(number)
+        self._pods[number].status = Status(healthy=False, reason="it ends")
+
+    def look_at_demand(self, now: float) -> None:
+        self._pass_time(now)
+        self._look_at_engines(now)
+        self._demand.look(now)
+
+    @property
+    def pods_needed(self) -> float:
+        """The pods that the work needs, by the last `look_at_demand`."""
+        return self._demand.rows[MODEL, "both"].pods
 
     def first_token(self, pick: Pick, now: float) -> None:
         if self._cell.reports == "all":

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count, groupby, takewhile
+from math import pi, sin
 from operator import attrgetter
 from pathlib import Path
 from random import Random
@@ -50,12 +51,16 @@ def _open(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
         raise ValueError(f"--blocks-per-pod is {blocks}: no request of the trace fits")
     if not cell.raw_bursts:
         servable = spread(servable)
+    servable = waved(servable, cell.wave)
     pace = _pace(cell, size, servable)
     gateway = _gateway(cell, size, servable)
     outcomes = gateway.run(pace.speed)
     refused = len(traffic.requests) - len(servable)
     busy = gateway.prefill_seconds
-    return figures(cell, traffic, pace, outcomes, refused=refused, busy=busy, begun=begun)
+    return figures(
+        cell, traffic, pace, outcomes, refused=refused, busy=busy, begun=begun,
+        pod_seconds=gateway.pod_seconds,
+    )  # fmt: skip
 
 
 def _gateway(
@@ -107,7 +112,7 @@ def _closed(cell: Cell, traffic: LoggedTraffic, begun: float) -> Figures:
     refused = sum(one.count for one in _chosen(cell)) - loop.of_sessions
     return figures(
         cell, traffic, pace, outcomes, refused=refused, busy=gateway.prefill_seconds,
-        begun=begun, slowed=slowed, of_sessions=loop.of_sessions,
+        begun=begun, slowed=slowed, of_sessions=loop.of_sessions, pod_seconds=gateway.pod_seconds,
     )  # fmt: skip
 
 
@@ -203,6 +208,24 @@ def spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
         gap = (following[0].at - at if following else 1.0) / len(group)
         found += [replace(one, at=at + gap * number) for number, one in enumerate(group)]
     return found
+
+
+def waved(requests: Sequence[LoggedRequest], depth: float) -> list[LoggedRequest]:
+    """Move requests: their rate goes once from 1 - `depth` to 1 + `depth` times its mean, and back."""
+    begin, span = requests[0].at, requests[-1].at - requests[0].at
+
+    def moved(at: float) -> float:
+        share = (at - begin) / span
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            if middle - depth * sin(2 * pi * middle) / (2 * pi) < share:
+                low = middle
+            else:
+                high = middle
+        return begin + low * span
+
+    return [replace(one, at=moved(one.at)) for one in requests] if depth and span else [*requests]
 
 
 def _pace(cell: Cell, block_size: int, requests: Sequence[LoggedRequest]) -> Pace:

@@ -69,6 +69,8 @@ def conditions(settings: Mapping[str, Any]) -> list[str]:
         ),
         (of["engine_priority"], "Engines begin prompts by the answers' engine_priority."),
         (of["outage"], f"The first pod is dead for {of['outage']:g} s."),
+        (of["scale"], f"A started pod serves after {of['cold_start']:g} s."),
+        (of["wave"], f"The rate of arrivals is a wave of {of['wave']:.0%} up and down."),
         (of["raw_bursts"], "Requests of one time stamp come at once."),
     )
     return [sentence for is_so, sentence in found if is_so]
@@ -188,7 +190,7 @@ def shown(value: float | None, digits: int = 2) -> str:
 
 CELL_HEAD = (
     "policy", "TTFT p50 s", "p90 s", "p99 s", "p90 ratio", "hit", "of ceiling", "TPOT p90 ms",
-    "e2e p90 s", "tokens/s", "imbalance", "busy", "session p50 x", "p90 x",
+    "e2e p90 s", "tokens/s", "imbalance", "busy", "pod h", "session p50 x", "p90 x",
 )  # fmt: skip
 """The last two are the times of a closed loop's sessions over their times alone; dashes without one."""
 
@@ -213,6 +215,7 @@ def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]
                 shown(median(rows, "output_tokens_per_s"), 0),
                 shown(median(rows, "imbalance")),
                 shown(median(rows, "utilisation")),
+                shown(median(rows, "pod_hours")),
                 shown(median(rows, "slowed_p50") or None),
                 shown(median(rows, "slowed_p90") or None),
             )

@@ -97,11 +97,11 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
     },
     "Demand for engines": {
         "engine_saturation": gauge(
-            "The larger of the shares of the model's ranks that have a prompt to compute, and of KV "
-            "memory that requests hold; 1 while requests wait for a first pod.",
+            "The larger of the shares of ranks' time that prefill takes, and of KV memory that requests "
+            "hold; 1 while requests wait for a first pod.",
             *KIND,
         ),
-        "engine_wait_seconds": gauge("Booked prefill that no rank has computed yet.", *KIND),
+        "engine_wait_seconds": gauge("Prefill that no rank of the model has computed yet.", *KIND),
         "engine_pods_needed": gauge(
             "Pods that the model's present work needs (docs/guides/scale-engines.md).", *KIND
         ),

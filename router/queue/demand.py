@@ -2,11 +2,12 @@
 
 Three things can fill a rank, and the fullest counts. Figures are in ranks, then divided by ranks a pod:
 
-    prefill   ranks that have a prompt to compute, by the share of the time that a rank may     / 0.6
-    memory    shares of KV memory that requests hold, by the share that leaves room for the next / 0.8
-    backlog   seconds of booked prefill, by the time in which they are to be gone                / 30 s
+    prefill   seconds of prefill that come in a second, by a rank's share of time for it           / 0.6
+    memory    shares of KV memory that requests hold, by the share that leaves room for the next  / 0.8
+    backlog   seconds of prefill that wait, by the time in which they are to be gone              / 30 s
 
-The first two are averages over seconds. The sum of their maximum and the backlog rises at once and falls
+What comes is what ranks compute, and by how much the backlog grows: more than all ranks can do, too. The
+first two are averages over seconds. The sum of their maximum and the backlog rises at once and falls
 over minutes: a pod that is missing costs users now, and one too many costs minutes of a machine.
 """
 
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.table import LoadTable
+from warmpath.router.load.table import FOREIGN, LoadTable
 from warmpath.router.pods.table import Pod, Role
 from warmpath.scorer.columns import KV_USAGE, WAITING
 
@@ -29,7 +30,7 @@ BACKLOG_SECONDS = 30.0
 """Time in which booked prefills are to be gone."""
 AVERAGE_SECONDS = 15.0
 """Time constant of the averages of prefill and memory."""
-FALL_SECONDS = 300.0
+FALL_SECONDS = 120.0
 """Time constant with which the number of needed pods falls."""
 NO_PODS = 0.05
 """Fewer pods than this are none: a model without requests."""
@@ -42,18 +43,19 @@ class Demanded(NamedTuple):
     """The demand for one kind of pods."""
 
     saturation: float = 0.0
-    """The larger of the shares of ranks that have a prompt to compute, and of KV memory that is held: 0
-    to 1; 1 where requests wait for a first pod."""
+    """The larger of the shares of ranks' time that prefill takes, and of KV memory that is held: 0 to 1;
+    1 where requests wait for a first pod."""
     wait_seconds: float = 0.0
-    """Seconds of booked prefill that no rank has computed yet."""
+    """Seconds of prefill that no rank has computed yet."""
     pods: float = 0.0
     """Pods that the present work needs."""
 
 
 @dataclass(slots=True)
 class _Past:
-    """Averages of one kind of pods, in ranks."""
+    """The last look at one kind of pods, and averages in ranks."""
 
+    wait: float = 0.0
     prefill: float = 0.0
     memory: float = 0.0
     pods: float = 0.0
@@ -108,16 +110,19 @@ class Demand:
             figures, rows, _ = self._loads.current(names, now)
             prefill = float(np.count_nonzero(figures[WAITING, rows]))
             memory = float(figures[KV_USAGE, rows].sum())
-            wait = sum(self._loads.drained(names, now))
+            wait = sum(self._loads.drained(names, now)) + float(figures[FOREIGN, rows].sum())
+        if passed:
+            prefill += (wait - past.wait) / passed
+        past.wait = wait
         weight = min(1.0, passed / AVERAGE_SECONDS)
         past.prefill += weight * (prefill - past.prefill)
         past.memory += weight * (memory - past.memory)
-        needed = max(past.prefill / PREFILL_SHARE, past.memory / MEMORY_SHARE)
+        needed = max(0.0, past.prefill / PREFILL_SHARE, past.memory / MEMORY_SHARE)
         needed = (needed + wait / BACKLOG_SECONDS) * len(pods) / max(1, len(names))
         if held:
             needed = max(needed, 1.0)
         past.pods = max(needed, past.pods + min(1.0, passed / FALL_SECONDS) * (needed - past.pods))
-        saturation = max(past.prefill, past.memory) / max(1, len(names))
+        saturation = min(1.0, max(0.0, past.prefill, past.memory) / max(1, len(names)))
         return Demanded(
             float(bool(held)) or saturation, wait, past.pods if past.pods >= NO_PODS else 0.0
         )

@@ -298,6 +298,12 @@ def test_the_report_is_one_page_and_the_rows(
         (["--outage", "-1"], "--outage is -1.0, less than 0"),
         (["--outage", "5", "--pods", "1"], "--outage: there is no second pod"),
         (["--outage", "5", "--policy", "pooled"], "pooled: --outage: a shared cache"),
+        (["--scale", "busy"], "--scale is 'busy', neither off, needed nor running:N"),
+        (["--scale", "running:0"], "--scale is 'running:0'"),
+        (["--scale", "needed", "--routers", "2"], "--scale: does not go with --routers"),
+        (["--scale", "needed", "--policy", "pooled"], "pooled: --scale: a shared cache"),
+        (["--sessions", "2", "--wave", "0.5"], "--wave: the requests of a closed loop"),
+        (["--wave", "1.5"], "--wave is 1.5, more than 1"),
         (["--engine-priority"], "--engine-priority: only --engine vllm"),
     ],
 )

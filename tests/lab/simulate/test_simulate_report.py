@@ -25,6 +25,7 @@ ROW = Figures(
         "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
         "estimate_factor": 1.0, "factors": (), "reports": "all", "report_delay": 0.0, "lost_reports": 0.0, "routers": 1,
         "routers_by": "request", "bookings": "shared", "outage": 0.0, "engine_priority": False, "raw_bursts": False,
+        "scale": "", "cold_start": 90.0, "wave": 0.0,
         "queue": False,
     },
 )  # fmt: skip
