@@ -166,7 +166,10 @@ def _finds_adapters(pod: Pod) -> bool:
 
 
 class PodTable:
-    """Pods by id and by model. One thread changes it, any may read: each change makes new dicts."""
+    """Pods by id, model and address. One thread changes it, any may read.
+
+    A change makes a new dict of those that a reader may go over.
+    """
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self._pods: dict[str, Pod] = {}
@@ -184,9 +187,9 @@ class PodTable:
 
     def add(self, pod: Pod) -> None:
         at = endpoint(pod.address)
-        self._at = {**self._at, at: [*self.at(at), pod.id]}
-        self._of_model = {**self._of_model, pod.model: [*self._of_model.get(pod.model, ()), pod]}
         self._pods = {**self._pods, pod.id: pod}
+        self._of_model[pod.model] = [*self._of_model.get(pod.model, ()), pod]
+        self._at[at] = [*self.at(at), pod.id]
 
     def pod(self, pod_id: str) -> Pod:
         """Return a pod. Raises KeyError for an unknown id."""
@@ -194,14 +197,16 @@ class PodTable:
 
     def remove(self, pod_id: str) -> Pod:
         """Remove a pod and return it. Raises KeyError for an unknown id."""
-        pods, at_all = {**self._pods}, {**self._at}
+        pods = {**self._pods}
         pod = pods.pop(pod_id)
-        of_model = [one for one in self._of_model[pod.model] if one is not pod]
+        of_model = [*self._of_model[pod.model]]
+        of_model.remove(pod)
         at = endpoint(pod.address)
-        if others := [one for one in at_all.pop(at) if one != pod_id]:
-            at_all[at] = others
-        self._pods, self._at = pods, at_all
-        self._of_model = {**self._of_model, pod.model: of_model}
+        self._at[at] = [one for one in self._at[at] if one != pod_id]
+        if not self._at[at]:
+            del self._at[at]
+        self._of_model[pod.model] = of_model
+        self._pods = pods
         return pod
 
     def found_by_name(self) -> frozenset[str]:
