@@ -4,7 +4,8 @@ import sys
 
 from warmpath.process.metric import Declared
 from warmpath.publisher import metrics as publisher
-from warmpath.router.metrics.declared import ROOMS
+from warmpath.router.metrics.declared import DECLARED, ROOMS
+from warmpath.router.metrics.llmd import POOL, RENAMED, Renamed
 
 BEGINNING = """# Metrics
 
@@ -19,6 +20,18 @@ and the dashboard.
 
 `make docs` writes this page from [`router/metrics/declared.py`](../../router/metrics/declared.py) and
 [`publisher/metrics.py`](../../publisher/metrics.py).
+"""
+
+
+LLMD = """
+## Under llm-d's names
+
+With [`llmd.pool`](config.md#llmd), the name of the pool, `/metrics` also has these names, the current
+one of llm-d's picker first and the one that it calls deprecated after it
+([what is missing](../guides/coming-from.md#llm-d-its-metrics)). Samples of equal labels are added up.
+
+| llm-d's metric | here |
+| --- | --- |
 """
 
 
@@ -37,7 +50,17 @@ def page() -> str:
     for room, metrics in rooms.items():
         rows = "".join(_row(name, one) for name, one in metrics.items())
         parts.append(f"\n## {room}\n\n| metric | meaning |\n| --- | --- |\n{rows}")
-    return "".join(parts)
+    return "".join([*parts, LLMD, *map(_renamed, RENAMED)])
+
+
+def _renamed(one: Renamed) -> str:
+    suffix = "_total" if DECLARED[one.ours].kind == "counter" else ""
+    names = ", ".join(f"`{name}{suffix}`" for name in one.names)
+    labels = f" ({', '.join(one.labels)})" if one.labels else ""
+    how = "the mean of " if one.is_mean else ""
+    where = "".join(f", {label} {' or '.join(of)}" for label, of in one.where.items())
+    by = ", ".join(dict.fromkeys(at for at in one.labels.values() if at != POOL))
+    return f"| {names}{labels} | {how}`warmpath_{one.ours}{suffix}`{where}{by and f', by {by}'} |\n"
 
 
 def _row(name: str, one: Declared) -> str:

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from prometheus_client.core import Metric
 
 from warmpath.indexer.compiled.memory import File
 from warmpath.indexer.ranks import Ingest
@@ -32,6 +34,7 @@ from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
 from warmpath.router.endpoint_picker.plain_calls import PlainCalls
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.metrics.llmd import with_llmd_names
 from warmpath.router.pages import dynamo
 from warmpath.router.pages.json_calls import json_calls
 from warmpath.router.pages.listener import MetricsPage, Pages, file_pages, http_app
@@ -79,8 +82,13 @@ async def pages(
     limits = means.config.limits
     most, tracer = limits.max_prompt_bytes, means.tracer
     overlaps = dynamo.Overlaps(calls.service.answerer, limits.max_prompt_tokens)
-    steps = partial(scraped, means, indexed, texts, chosen, calls)
-    metrics = MetricsPage(steps, clock=time.monotonic)
+
+    def families() -> Iterator[Metric | None]:
+        own = scraped(means, indexed, texts, chosen, calls)
+        pool = means.config.llmd.pool
+        return with_llmd_names(own, pool) if pool else own
+
+    metrics = MetricsPage(families, clock=time.monotonic)
     served = Pages(
         posts={
             **dynamo.pages(calls.service, overlaps, most, tracer),

@@ -135,6 +135,7 @@ def ranks(ingest: Ingest, loads: LoadTable) -> Iterator[Metric | None]:
     names = (
         *("trust", "blocks", "copies", "capacity", "orphan_bytes", "orphans_dropped"),
         *("lag_seconds", "lag_batches", "running", "waiting", "wait_seconds", "stuck_seconds"),
+        *("engine_running", "engine_waiting", "engine_kv_usage"),
     )
     samples: dict[str, list[Sample]] = {"events": []}
     samples |= ((f"rank_{name}", []) for name in names)
@@ -152,6 +153,12 @@ def ranks(ingest: Ingest, loads: LoadTable) -> Iterator[Metric | None]:
             "copies": rank.blocks_in_use(),
             "capacity": rank.capacity or None,
         }
+        if (seen := loads.observed(rank.pod, rank.number, now)) is not None:
+            figures |= {
+                "engine_running": seen.running,
+                "engine_waiting": seen.waiting,
+                "engine_kv_usage": seen.kv_usage,
+            }
         if (orphans := rank.orphans) is not None:
             figures |= {
                 "lag_seconds": rank.lag_seconds,

@@ -633,12 +633,15 @@ class SharedIndexTable(Table, frozen=True):
 
 
 class LlmdTable(Table, frozen=True):
-    """[llmd]: scores for llm-d's callers, `indexer.v1.IndexerService` (docs/guides/coming-from.md)."""
+    """[llmd]: scores for llm-d's callers, metrics for its dashboards (docs/guides/coming-from.md)."""
 
     block_size: BlockSize = 16
     """Tokens of a block in scores: llm-d's `blockSizeTokens`."""
     identifier: Literal["address", "host", "id"] = "address"
     """How pods are named if a request names none: host:port, host or id."""
+    pool: Annotated[str, Meta(max_length=253)] = ""
+    """Name of the pool in llm-d's metrics, which /metrics then has beside its own
+    (docs/reference/metrics.md#under-llm-ds-names); empty: it has none."""
 
 
 class Config(Table, frozen=True):

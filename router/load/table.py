@@ -192,6 +192,12 @@ class LoadTable:
         load, nanoseconds, head, free_since, *_ = self._unaged(RankName(pod, rank), now)
         return load._replace(wait=wait(nanoseconds, head, free_since, now))
 
+    def observed(self, pod: str, rank: int, now: float) -> Observed | None:
+        """Return the engine's own figures of a rank; None if there are no fresh ones."""
+        name = RankName(pod, rank)
+        seen = self._fresh(name, self._others_on(name, now), now)
+        return None if seen is None else seen.observed
+
     def current(
         self, names: Sequence[RankName], now: float
     ) -> tuple[Figures, NDArray[np.intp], float]:

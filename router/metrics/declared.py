@@ -79,6 +79,13 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "pod_ready": gauge("1 if the pod is healthy and accepts requests.", *POD),
         "rank_running": gauge("Unfinished requests on the rank, waiting ones included.", *RANK),
         "rank_waiting": gauge("Requests on the rank without a first token.", *RANK),
+        "rank_engine_running": gauge(
+            "Requests that the engine computes, by its own metrics while they are fresh.", *RANK
+        ),
+        "rank_engine_waiting": gauge("Requests in the engine's queue, likewise.", *RANK),
+        "rank_engine_kv_usage": gauge(
+            "Share of the KV cache that requests hold, 0 to 1, likewise.", *RANK
+        ),
         "rank_wait_seconds": gauge("Booked prefill that the rank has not computed yet.", *RANK),
         "rank_stuck_seconds": gauge(
             "Seconds without an answer of a stuck rank, which picks avoid; else 0.", *RANK

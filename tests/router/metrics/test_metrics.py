@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as open_metrics_families,
 )
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Timestamp
 
 from tests.indexer.followed import new_ingest, source
@@ -28,6 +29,7 @@ from warmpath.process.tls import ServerTls, TlsPaths, expiries
 from warmpath.router.assemble.scraped import certificates, ranks
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.metrics.declared import DECLARED, metric, single
+from warmpath.router.metrics.llmd import RENAMED, with_llmd_names
 from warmpath.router.pages.listener import REST, MetricsPage
 from warmpath.router.tracing.steps import Tracer
 
@@ -43,7 +45,7 @@ UNASKED = ("queue_", "shadow_log_", "shared_")
 async def test_a_router_shows_exactly_the_declared_metrics(
     tmp_path: Path, model_folder: Path
 ) -> None:
-    async with standing(tmp_path, model_folder) as stand:
+    async with standing(tmp_path, model_folder, more='[llmd]\npool = "demo"\n') as stand:
         url = f"http://{stand.router.http_address}/metrics"
         async with aiohttp.ClientSession() as http:
             async with http.get(url) as answer:
@@ -58,7 +60,15 @@ async def test_a_router_shows_exactly_the_declared_metrics(
     plain = {one.name for one in text_string_to_metric_families(text)}
     assert {one.name for one in strict} == plain
     families = text_string_to_metric_families(text)
-    seen = {one.name.removeprefix("warmpath_"): one for one in families}
+    found = {one.name: one for one in families}
+    of_llmd = {name for one in RENAMED for name in one.names}
+    others = {name for name in found if not name.startswith("warmpath_")}
+    assert {one for one in of_llmd ^ others if "flow_control" not in one} == set()
+    seen = {
+        name.removeprefix("warmpath_"): one
+        for name, one in found.items()
+        if name.startswith("warmpath_")
+    }
     shown = {name for name in seen if not name.startswith(UNASKED)}
     asked = {name for name in DECLARED if not name.startswith(UNASKED)}
     assert shown == asked
@@ -67,6 +77,44 @@ async def test_a_router_shows_exactly_the_declared_metrics(
         assert (family.type, family.documentation) == (declared.kind, declared.text)
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(declared.labels), name
+
+
+def test_names_of_llmd_tell_sums_and_means_of_our_samples() -> None:
+    calls = Metrics()
+    for method in ("Process", "/pick", "Score"):
+        calls.answered(method, "OK", 0.02)
+    calls.waited("high", "sent", 0.5)
+    ranks = [("a", "0"), ("a", "1"), ("b", "0")]
+    own = [
+        metric("pod_ready", [(["a", "m"], 1), (["b", "m"], 1), (["c", "n"], 0)]),
+        metric("rank_engine_waiting", [(rank, 3) for rank in ranks[:2]]),
+        metric("rank_engine_kv_usage", [(ranks[0], 0.5), (ranks[2], 1)]),
+        metric("rank_running", [(rank, 2) for rank in ranks]),
+        metric("pick_requests", [(["a", "m"], 7), (["b", "m"], 8)]),
+        metric("queue_waiting", [(["low"], 4)]),
+        *calls.collect(),
+    ]
+    families = list(filter(None, with_llmd_names([*own, None], "p")))
+    text = generate_latest(Exported(families)).decode()
+    lines = {line for line in text.splitlines() if not line.startswith(("#", "warmpath_"))}
+    assert lines >= {
+        'inference_pool_ready_pods{name="p"} 2.0',
+        'llm_d_epp_ready_endpoints{name="p"} 2.0',
+        'inference_pool_average_queue_size{name="p"} 3.0',
+        'inference_pool_per_pod_queue_size{model_server_pod="a",name="p"} 6.0',
+        'inference_pool_average_kv_cache_utilization{name="p"} 0.75',
+        'inference_objective_running_requests{model_name="m",target_model_name="m"} 6.0',
+        'inference_objective_request_total{model_name="m",pod="b",target_model_name="m"} 8.0',
+        'llm_d_epp_request_total{model_name="m",pod="a",target_model_name="m"} 7.0',
+        "llm_d_epp_request_processing_duration_seconds_count 2.0",
+        'llm_d_epp_request_processing_duration_seconds_bucket{le="0.025"} 2.0',
+        'llm_d_epp_flow_control_queue_size{inference_pool="p",priority="low"} 4.0',
+        'inference_extension_flow_control_request_queue_duration_seconds_sum{inference_pool="p",outcome="sent",priority="high"} 0.5',
+    }
+    nothing = [metric("pod_ready"), metric("rank_engine_waiting")]
+    told = {one.name: one.samples for one in filter(None, with_llmd_names(nothing, "p"))}
+    assert [one.value for one in told["inference_pool_ready_pods"]] == [0]
+    assert told["inference_pool_average_queue_size"] == []
 
 
 def test_the_page_has_what_is_declared() -> None:
@@ -79,6 +127,16 @@ def test_a_metric_that_is_not_declared_so_is_an_error() -> None:
         single("unheard_of", 1)
     with pytest.raises(KeyError, match="histogram"):
         metric("request_seconds")
+
+
+class Exported(Collector):
+    """A registry of these metrics."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
 STEPS = 50
