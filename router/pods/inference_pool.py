@@ -7,7 +7,7 @@ commas between them, of which those that are among the pool's take requests.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,13 @@ def read_pool(spec: Mapping[str, Any]) -> InferencePool:
     )
 
 
-def active_ports(annotations: Mapping[str, str] | None, ports: tuple[int, ...]) -> frozenset[int]:
-    """Return those of a pool's ports at which a pod takes requests: all, if no annotation says which."""
-    for name in ACTIVE_PORTS:
-        said = (annotations or {}).get(name)
-        if said is not None:
-            found = map(NUMBER.match, said.split(","))
-            return frozenset(int(one[1]) for one in found if one).intersection(ports)
-    return frozenset(ports)
+def active_ports(annotations: Iterable[str | None], ports: tuple[int, ...]) -> frozenset[int]:
+    """Return those of a pool's ports at which a pod takes requests: all, if no annotation says which.
+
+    `annotations` are a pod's, in the order of ACTIVE_PORTS.
+    """
+    said = next((one for one in annotations if one is not None), None)
+    if said is None:
+        return frozenset(ports)
+    found = map(NUMBER.match, said.split(","))
+    return frozenset(int(one[1]) for one in found if one).intersection(ports)

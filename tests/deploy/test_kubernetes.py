@@ -34,7 +34,7 @@ from tests.servers.certificates import Authority
 from warmpath.cli.check_config import main as check_config
 from warmpath.publisher.main import main as publish_main
 from warmpath.router.config.read import load
-from warmpath.router.pods import kubernetes
+from warmpath.router.pods import api_client
 
 OVERLAYS = ("direct", "watch", "redis", "gateway")
 EXAMPLES = (*OVERLAYS, "closed", "scaling")
@@ -170,7 +170,7 @@ def test_the_role_is_what_the_pod_source_asks_for_and_no_more(name: str, tmp_pat
     assert [rule["resourceNames"] for rule in rules[1:]] == [[pool] for pool in pools]
     for rule in rules[1:]:
         assert rule["verbs"] == ["get"]
-        assert rule["apiGroups"] == [group for group, _ in kubernetes.POOL_GROUPS]
+        assert rule["apiGroups"] == [group for group, _ in api_client.POOL_GROUPS]
     bound = only(found, "RoleBinding")
     assert bound["subjects"][0]["name"] == only(found, "ServiceAccount")["metadata"]["name"]
     assert bound["subjects"][0]["name"] == pod_of(found)["serviceAccountName"]

@@ -4,6 +4,8 @@ It keeps versions and their history, as the real one does, and lets a caller do 
 """
 
 import asyncio
+import base64
+import binascii
 import json
 import ssl
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,6 @@ from aiohttp import web
 NAMESPACE = "ns"
 USER = "system:serviceaccount:ns:warmpath"
 POOLS = "inference.networking.k8s.io"
-GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
 
 
 class Event(NamedTuple):
@@ -51,10 +52,18 @@ class ApiServer:
         """Whether watches say nothing and do not end, as behind a balancer that has dropped them."""
         self.next_line = b""
         """What the next watch says before anything else."""
+        self.has_pool = True
+        """Whether the InferencePool `pool` is there."""
+        self.unready = 0
+        """How many of the next requests are refused, as a server that starts does before it knows Roles."""
+        self.late = 0
+        """How many of the next watches begin at a version that the server has not reached yet."""
+        self.forgets = 0
+        """How many of the next pages that go on with a list are of a version that is too old."""
         self.empty_lists = 0
         """How many of the next lists have no pods."""
         self.lists = 0
-        """How many lists were answered."""
+        """How many lists have begun."""
         self.bookmarks = True
         """Whether a watch ends with a bookmark, if it may."""
         self.watches = 0
@@ -64,19 +73,20 @@ class ApiServer:
         """The User-Agent of the last list."""
         self.failures = 0
         """How many of the next requests are answered with 500."""
-        self.gone_as_event = False
-        """Whether a version that is too old is told in the watch, instead of by its status."""
         self.address = ""
         self._pods: dict[str, dict[str, Any]] = {}
         self._version = 1
         self._oldest = 0
         self._history: list[Event] = []
+        self._snapshots: dict[int, list[dict[str, Any]]] = {}
+        """The pods of each version of which a list goes on."""
         self._changed = asyncio.Condition()
         self._watches: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/pods", self._serve_pods)
+        app.router.add_get("/api/v1/namespaces/{namespace}/pods", self._serve_pods)
+        app.router.add_get("/api/v1/namespaces/{namespace}", self._serve_namespace)
         pool = f"/apis/{{group}}/{{version}}/namespaces/{NAMESPACE}/inferencepools/{{name}}"
         app.router.add_get(pool, self._serve_pool)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -142,8 +152,9 @@ class ApiServer:
             self._changed.notify_all()
 
     def compact(self) -> None:
-        """Forget the history, so that watches have to begin with a list."""
+        """Forget the history, so that watches have to begin with a list, and lists have to begin anew."""
         self._oldest = self._version
+        self._snapshots.clear()
         self._history.clear()
 
     async def finish_watches(self) -> None:
@@ -171,8 +182,9 @@ class ApiServer:
             and name in rule.get("resourceNames", [name])
             for rule in self.rules
         )
-        if allowed:
+        if allowed and not self.unready:
             return None
+        self.unready = max(self.unready - 1, 0)
         named = f' "{name}"' if name else ""
         message = (
             f'{resource}{named} is forbidden: User "{USER}" cannot {verb} resource "{resource}" in API '
@@ -190,7 +202,7 @@ class ApiServer:
         group, name = request.match_info["group"], request.match_info["name"]
         if refused := self._lacks("get", group, "inferencepools", name) or self._fails():
             return refused
-        if (group, name) != (POOLS, "pool"):
+        if (group, name) != (POOLS, "pool") or not self.has_pool:
             return _status(404, "NotFound", f'inferencepools "{name}" not found')
         ports = [{"number": port} for port in self.ports]
         return web.json_response(
@@ -207,19 +219,49 @@ class ApiServer:
         labels = dict(one.split("=") for one in chosen.split(",") if one)
         if verb == "watch":
             return await self._watch(request, labels)
-        self.lists += 1
+        self.lists += "continue" not in request.query
         self.asked_by = request.headers.get("User-Agent", "")
-        found = [pod for pod in self._pods.values() if _has(pod, labels)]
-        if self.empty_lists:
-            self.empty_lists -= 1
-            found = []
-        metadata = {"resourceVersion": str(self._version)}
-        return web.json_response({"kind": "PodList", "metadata": metadata, "items": found})
+        version, start = self._version, 0
+        if token := request.query.get("continue"):
+            try:
+                version, start = json.loads(base64.b64decode(token, validate=True))
+            except (binascii.Error, ValueError):
+                return _status(
+                    400, "BadRequest", "invalid continue token: continue key is not valid"
+                )
+            if self.forgets:
+                self.forgets -= 1
+                self._snapshots.clear()
+            if version not in self._snapshots:
+                return _status(410, "Expired", "The provided continue parameter is too old")
+            found = self._snapshots[version]
+        else:
+            named = sorted(self._pods.values(), key=lambda pod: str(pod["metadata"]["name"]))
+            found = [pod for pod in named if _has(pod, labels)]
+            if request.match_info["namespace"] != NAMESPACE:
+                found = []
+            if self.empty_lists:
+                self.empty_lists -= 1
+                found = []
+        limit = int(request.query.get("limit", "0")) or len(found)
+        metadata = {"resourceVersion": str(version)}
+        if start + limit < len(found):
+            self._snapshots[version] = found
+            token = base64.b64encode(json.dumps([version, start + limit]).encode()).decode()
+            metadata["continue"] = token
+        items = found[start : start + limit]
+        return web.json_response({"kind": "PodList", "metadata": metadata, "items": items or None})
+
+    async def _serve_namespace(self, request: web.Request) -> web.Response:
+        name = request.match_info["namespace"]
+        if refused := self._lacks("get", "", "namespaces", name) or self._fails():
+            return refused
+        if name != NAMESPACE:
+            return _status(404, "NotFound", f'namespaces "{name}" not found')
+        return web.json_response({"kind": "Namespace", "metadata": {"name": name}})
 
     async def _watch(self, request: web.Request, labels: Mapping[str, str]) -> web.StreamResponse:
         version = int(request.query["resourceVersion"])
-        if version < self._oldest and not self.gone_as_event:
-            return web.json_response(GONE, status=410)
         task = asyncio.current_task()
         assert task is not None
         self._watches.add(task)
@@ -230,44 +272,58 @@ class ApiServer:
         try:
             line, self.next_line = self.next_line, b""
             await response.write(line)
+            if self.late:
+                self.late -= 1
+                message = f"Timeout: Too large resource version: {version}, current: 1"
+                await response.write(_line("ERROR", _error(504, "Timeout", message)))
+                return response
             while version >= self._oldest:
                 if self.is_silent:
                     await asyncio.Event().wait()
                 for event in [one for one in self._history if one.version > version]:
                     version = event.version
-                    if said := _told(event, labels):
-                        await response.write(json.dumps(said).encode() + b"\n")
+                    await response.write(_told(event, labels))
                 async with self._changed:
                     while self._version <= version and not finishing.is_set():
                         await self._changed.wait()
                 if finishing.is_set():
                     bookmark = {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}
                     if self.bookmarks and request.query.get("allowWatchBookmarks") == "true":
-                        said = {"type": "BOOKMARK", "object": bookmark}
-                        await response.write(json.dumps(said).encode() + b"\n")
+                        await response.write(_line("BOOKMARK", bookmark))
                     return response
-            await response.write(json.dumps({"type": "ERROR", "object": GONE}).encode() + b"\n")
+            message = f"too old resource version: {version} ({self._oldest})"
+            await response.write(_line("ERROR", _error(410, "Expired", message)))
         finally:
             self._watches.discard(task)
         return response
 
 
 def _status(code: int, reason: str, message: str) -> web.Response:
-    fields = {"kind": "Status", "code": code, "reason": reason, "message": message}
-    return web.json_response(fields, status=code)
+    return web.json_response(_error(code, reason, message), status=code)
+
+
+def _error(code: int, reason: str, message: str) -> dict[str, Any]:
+    return {
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    }  # fmt: skip
+
+
+def _line(kind: str, about: Mapping[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": about}).encode() + b"\n"
 
 
 def _has(pod: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     return pod is not None and labels.items() <= pod["metadata"]["labels"].items()
 
 
-def _told(event: Event, labels: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what a watch with a selector says of a change."""
+def _told(event: Event, labels: Mapping[str, str]) -> bytes:
+    """Return what a watch with a selector says of a change; of a pod that leaves it, its last state."""
     was, is_ = _has(event.before, labels), _has(event.after, labels)
     if not (was or is_):
-        return None
+        return b""
     kind = "MODIFIED" if was and is_ else "ADDED" if is_ else "DELETED"
-    pod = event.after or event.before
+    pod = event.after if is_ else event.before
     assert pod is not None
     metadata = {**pod["metadata"], "resourceVersion": str(event.version)}
-    return {"type": kind, "object": {**pod, "metadata": metadata}}
+    return _line(kind, {**pod, "metadata": metadata})

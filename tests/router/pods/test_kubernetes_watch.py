@@ -2,7 +2,8 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.examples import examples
 from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
 from tests.waiting import until
 from warmpath.router.config.schema import PodSetSpec
-from warmpath.router.pods import api_access, kubernetes
+from warmpath.router.pods import api_access, kubernetes, watched
 from warmpath.router.pods.api_client import Access, ApiClient
 from warmpath.router.pods.discover import SourceError
 from warmpath.router.pods.kubernetes import KubernetesSource
@@ -55,13 +56,22 @@ class Latest:
 
 
 @asynccontextmanager
-async def following(server: ApiServer, pods: PodSetSpec) -> AsyncIterator[Latest]:
+async def following(
+    server: ApiServer,
+    pods: PodSetSpec,
+    *,
+    grace: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncIterator[Latest]:
+    """Follow a set, with pages of two pods; `grace`: how long refusals that may pass are no trouble."""
     api = ApiClient(Access(server.address))
-    source = KubernetesSource(pods, api=api)
+    source = KubernetesSource(pods, api=api, clock=clock)
     latest = Latest(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kubernetes, "RETRY_SECONDS", PAUSE)
         patch.setattr(kubernetes, "POOL_SECONDS", PAUSE)
+        patch.setattr(kubernetes, "GRACE_SECONDS", grace)
+        patch.setattr(kubernetes, "PAGE", 2)
         task = asyncio.ensure_future(latest.follow(source))
         try:
             yield latest
@@ -99,13 +109,12 @@ STEPS = st.one_of(
 
 
 @settings(max_examples=examples(25))
-@given(st.lists(STEPS, max_size=15), st.booleans())
+@given(st.lists(STEPS, max_size=15))
 def test_whatever_happens_to_the_watch_the_pods_are_those_of_the_server(
-    steps: list[tuple[Any, ...]], gone_as_event: bool
+    steps: list[tuple[Any, ...]],
 ) -> None:
     async def run() -> None:
         async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
-            server.gone_as_event = gone_as_event
             lives = 0
             uids: dict[str, str] = {}
             for step in steps:
@@ -154,7 +163,7 @@ async def test_a_watch_goes_on_where_the_last_one_ended_without_a_list(bookmarks
         await latest.until({"a": "1"})
         await until(lambda: server.watches)
         lists = server.lists
-        for nth in range(1, kubernetes.WATCHES):
+        for nth in range(1, watched.WATCHES):
             await server.put("b", "2", ready=bool(nth % 2), **LABELS)
             await server.finish_watches()
             await latest.until(server.ready(LABELS))
