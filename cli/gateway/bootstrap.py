@@ -53,7 +53,7 @@ class GatewayDescription:
     """Where clients connect; port 0 takes a free one."""
     router: HostPort
     pods: Sequence[HostPort]
-    """At least one: IP addresses, or, without a folder, names that Envoy looks up each second."""
+    """IP addresses, or, without a folder, at least one or names that Envoy looks up each second."""
     failure_mode: FailureMode = "fail-close"
     """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open sends
     them to the pods round robin."""

@@ -207,8 +207,9 @@ def listed(reply: pb.ListPodsResponse) -> ListedPods:
 
 
 def _pods(args: argparse.Namespace) -> ListedPods | int:
-    """Return the pods that options name, or else those of the router; an exit status if there are none.
+    """Return the pods that options name, or else those of the router, or an exit status.
 
+    A router that lists none may list some later, which only a printed configuration does not hear of.
     Raises OptionError.
     """
     if args.pod:
@@ -223,8 +224,10 @@ def _pods(args: argparse.Namespace) -> ListedPods | int:
         print(f"warmpath gateway: left out: {problem}", file=sys.stderr)
     if not found.addresses:
         text = f"the router at {args.router} lists no pod that Envoy can reach"
-        print(f"warmpath gateway: {text}", file=sys.stderr)
-        return FOUND
+        more = "" if args.print_config else " yet"
+        print(f"warmpath gateway: {text}{more}", file=sys.stderr)
+        if args.print_config:
+            return FOUND
     return found
 
 
@@ -320,7 +323,7 @@ def say(line: str) -> None:
 def _print_start(address: str, admin: Path, gateway: GatewayDescription, model: str) -> None:
     messages = [{"role": "user", "content": QUESTION}]
     body = json.dumps({"model": model, "max_tokens": 20, "messages": messages})
-    pods = ", ".join(map(str, gateway.pods))
+    pods = ", ".join(map(str, gateway.pods)) or "none yet"
     named = f", with one of your models for {NO_MODEL}" if model == NO_MODEL else ""
     say(
         f"""Envoy listens on {address}

@@ -21,6 +21,8 @@ from warmpath.router.queue.request import GIVE_ROOM, Asker, Classes, QueueFullEr
 
 LOOK_SECONDS = 0.25
 """Seconds between two looks for a pod, while requests wait: a cold start takes minutes."""
+SETTLE_SECONDS = 3.0
+"""How long a pod serves before requests go there: gateways look for pods themselves, each second."""
 RETRY_SECONDS = 5.0
 """Time after which a request that found no place may try again."""
 ANSWER_SECONDS = 0.5
@@ -58,6 +60,7 @@ class ColdStarts:
         waited: Callable[[str, str, float], None],
         most_of_client: int,
         clock: Callable[[], float],
+        settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         self._eligible = eligible
         self._may = may
@@ -66,6 +69,9 @@ class ColdStarts:
         self._most_of_client = most_of_client
         self._of_client: Counter[str] = Counter()
         self._clock = clock
+        self._settle_seconds = settle_seconds
+        self._there_since: dict[Wanted, float] = {}
+        """Since when there are pods that serve, of those for which requests wait."""
         self._number = 0
         self._next_look: asyncio.TimerHandle | None = None
         self._is_ending = False
@@ -177,18 +183,23 @@ class ColdStarts:
     def _look(self) -> None:
         """Let the requests go for which there is a pod now, the highest class first."""
         self._next_look = None
-        lacking = set()
-        for held in sorted(self._crowd, key=lambda one: (-one.priority, one.number)):
-            if held.wanted in lacking:
-                continue
-            try:
-                self._eligible(held.wanted)
-            except NoPodError:
-                lacking.add(held.wanted)
-            else:
+        now = self._clock()
+        waiting = sorted(self._crowd, key=lambda one: (-one.priority, one.number))
+        before, self._there_since = self._there_since, {}
+        for wanted in {one.wanted for one in waiting}:
+            if self._is_served(wanted):
+                self._there_since[wanted] = before.get(wanted, now)
+        for held in waiting:
+            if now - self._there_since.get(held.wanted, math.inf) >= self._settle_seconds:
                 self._go(held)
         if len(self._crowd):
             self._look_later()
+
+    def _is_served(self, wanted: Wanted) -> bool:
+        try:
+            return any(seat.serves for seat in self._eligible(wanted).seats)
+        except NoPodError:
+            return False
 
     def _go(self, held: _Held) -> None:
         self._crowd.remove(held)

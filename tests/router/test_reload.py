@@ -203,6 +203,7 @@ hold-seconds = 0.1
 prefill-times = 3
 passed-seconds = 4
 wait-seconds = 5
+cold-start-seconds = 7
 max-requests = 6
 max-bytes = 777777
 classes = ["one", "two"]
@@ -241,10 +242,11 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.prefill-times": ((3.0, 3.0), lambda parts: (parts.chosen.picking.picker.precedence.times, queue(parts)._precedence.times)),
     "queue.passed-seconds": ((4.0, 4.0), lambda parts: (parts.chosen.picking.picker.precedence.most_seconds, queue(parts)._precedence.most_seconds)),
     "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.wait_seconds),
+    "queue.cold-start-seconds": (7.0, lambda parts: parts.made.service.picks.cold_starts.seconds),  # type: ignore[union-attr]
     "queue.max-requests": (6, lambda parts: queue(parts)._settings.max_requests),
     "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.max_bytes),
     "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
-    "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),
+    "queue.usual-class": (1, lambda parts: classes(parts).place("")),
     "queue.objectives": ({"batch": "one"}, lambda parts: classes(parts).of_objectives),
     "queue.shares": ({"a": 3.0}, lambda parts: queue(parts)._order._weights),
 }  # fmt: skip

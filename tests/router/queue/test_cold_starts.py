@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.router.pick.picker_parts import Parts
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import metrics_of
 from tests.waiting import until
@@ -105,11 +106,18 @@ async def test_a_caller_that_goes_gives_its_place_back(tmp_path: Path) -> None:
         await are_waiting(stand, 0)
 
 
+POD = Parts(1).pods[0]
+
+
 class Model:
     """A model whose pod is there once `is_there`, and the requests that wait for it."""
 
-    def __init__(self, most_of_client: int = 100, **settings: object) -> None:
+    def __init__(
+        self, most_of_client: int = 100, settle_seconds: float = 0.0, **settings: object
+    ) -> None:
         self.is_there = False
+        self.now = 0.0
+        self.looks = 0
         self.counts: list[tuple[str, str]] = []
         """The class and the outcome of each wait."""
         table = QueueTable(**{"cold_start_seconds": 600.0, **settings})  # type: ignore[arg-type]
@@ -120,14 +128,16 @@ class Model:
             who=lambda _: "",
             waited=lambda *told: self.counts.append(told[:2]),
             most_of_client=most_of_client,
-            clock=lambda: 0.0,
+            clock=lambda: self.now,
+            settle_seconds=settle_seconds,
         )
         self.went: list[str] = []
 
     def eligible(self, wanted: Wanted) -> Field:
+        self.looks += 1
         if not self.is_there:
             raise NoPodError("no pod", wanted)
-        return field_of(())
+        return field_of([POD])
 
     async def ask(
         self,
@@ -161,6 +171,24 @@ async def test_the_highest_class_goes_first_and_within_it_who_came_first() -> No
     await asyncio.gather(*tasks)
     assert model.went == ["3", "2", "4", "5", "1"]
     assert model.cold.counts() == {}
+
+
+async def test_a_pod_has_to_serve_for_a_while_first_so_that_gateways_know_it() -> None:
+    model = Model(settle_seconds=3.0)
+    held = await model.begin("first")
+    model.is_there = True
+
+    async def has_looked_again() -> None:
+        looks = model.looks
+        while model.looks < looks + 2:
+            await asyncio.sleep(0)
+
+    for now in (0.0, 2.9):
+        model.now = now
+        await has_looked_again()
+        assert not held.done()
+    model.now = 3.1
+    await held
 
 
 async def test_beyond_the_limits_the_lowest_class_is_refused() -> None:
