@@ -70,7 +70,7 @@ def engine(folder: Path) -> Iterator[Docker]:
     folder.mkdir(parents=True)
     host = f"unix://{folder}/s"
     words = [daemon, "--data-root", folder / "data", "--exec-root", folder / "exec"]
-    words += ["--pidfile", folder / "pid", "--host", host]
+    words += ["--pidfile", folder / "pid", "--host", host, "--bridge", "none"]
     with (folder / "log").open("wb") as log:
         started = subprocess.Popen(words, stdout=log, stderr=log)
     try:
