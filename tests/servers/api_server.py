@@ -159,14 +159,18 @@ class ApiServer:
 
     async def finish_watches(self) -> None:
         """End every watch as one whose time is over ends, and wait until others have begun."""
+        before = self.watches
+        await self.finish_watches_unheard()
+        while self.watches == before:
+            await asyncio.sleep(0.001)
+
+    async def finish_watches_unheard(self) -> None:
+        """End every watch as one whose time is over ends."""
         finishing = self._finishing
         self._finishing = asyncio.Event()
-        before = self.watches
         async with self._changed:
             finishing.set()
             self._changed.notify_all()
-        while self.watches == before:
-            await asyncio.sleep(0.001)
 
     def end_watches(self) -> None:
         """Cut every watch off."""
