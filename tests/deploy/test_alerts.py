@@ -246,7 +246,7 @@ def test_promtool_takes_the_rules() -> None:
 def test_promtool_takes_the_page_s_configuration_and_that_of_compose(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "guides" / "operate.md").read_text(encoding="utf-8")
     [block] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    compose = (DEPLOY / "compose" / "prometheus.yml").read_text(encoding="utf-8")
+    compose = (DEPLOY / "compose" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
     for text in (block, compose):
         config = yaml.safe_load(text)
         config["rule_files"] = [str(RULES)]
