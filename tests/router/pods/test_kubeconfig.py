@@ -1,5 +1,6 @@
 """Kubeconfig files: whose access counts, and the file and field of what cannot be used."""
 
+import asyncio
 import base64
 import json
 import os
@@ -135,6 +136,40 @@ async def test_a_server_is_asked_with_a_clients_certificate_whose_key_stays_on_n
         assert list(await KubernetesSource(PODS).look()) == ["a"]
     assert set(modes) == {0o600}
     assert not list(scratch.iterdir())
+
+
+async def test_a_server_is_asked_through_a_proxy_under_the_name_in_its_certificate(
+    write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path, "kube")
+    asked = []
+    async with ApiServer(tls=authority.certificate("api", "kubernetes").context()) as server:
+        await server.put("a", "1", app="vllm")
+
+        async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+            writer.close()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0])
+            there, back = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await asyncio.gather(pipe(reader, back), pipe(there, writer), return_exceptions=True)
+
+        proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with proxy:
+            at = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+            cluster = {
+                "server": "https://api.invalid:6443",
+                "proxy-url": at,
+                "tls-server-name": "kubernetes",
+                "certificate-authority": str(authority.ca),
+            }
+            monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+            monkeypatch.setenv("KUBECONFIG", str(write({"token": "t"}, cluster)))
+            assert list(await KubernetesSource(PODS).look()) == ["a"]
+    assert set(asked) == {b"CONNECT api.invalid:6443 HTTP/1.1"}
 
 
 PLUGIN = """
