@@ -85,6 +85,8 @@ SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE, CHUNKS, LOOKAHEAD)
 
 LAG_SECONDS = 2.0
 """Seconds by which events may be applied late while the rank is exact."""
+TOO_FAR_BEHIND = f"{BEHIND}: more than {LAG_SECONDS:g} s"
+"""The reason for a limit beyond that."""
 
 SILENT_SECONDS = 2.5
 """Seconds for which a connection may be silent until it counts as lost (`indexer.follow.subscribe`)."""
@@ -217,15 +219,15 @@ class RankIngest(Rank):
         now = self._clock()
         if not self.is_connected:
             self.age(self.lost_at, self._stale_after, "the event stream is disconnected")
-        self.settle()
+        # Everything else that happens to it settles, so only its trust can be news here.
+        super().settle()
         self.lag.tick(self.sequence, now)
         gone = not self.is_connected and now - self.lost_at > PROMISED_SECONDS - SILENT_SECONDS
         self.limit(GONE if gone else "", GONE)
         self._limit_lag()
 
     def _limit_lag(self) -> None:
-        bound = f"{BEHIND}: more than {LAG_SECONDS:g} s"
-        self.limit(bound if self.lag.is_behind else "", LAG)
+        self.limit(TOO_FAR_BEHIND if self.lag.is_behind else "", LAG)
 
     # Frames
 
@@ -352,6 +354,7 @@ class RankIngest(Rank):
         if any(self.blocks().values()):
             log.info("pod %s rank %d: its blocks are dropped: %s", self.pod, self.number, reason)
         self.state.apply([Cleared()])
+        self.settle()
 
     def lost_room(self) -> None:
         self._lack(LOST_ROOM)
