@@ -162,7 +162,11 @@ class WatchedPods:
         page = _PAGE.decode(body)
         if is_first:
             self._listed = {}
-        self._listed.update((pod.metadata.uid, self._read(pod)) for pod in page.items or ())
+        for pod in page.items or ():
+            read, before = self._read(pod), self._known.get(pod.metadata.uid)
+            # Whoever gets the set sees by the objects what has changed.
+            kept = before if before is not None and read.says_same_as(before) else read
+            self._listed[pod.metadata.uid] = kept
         self._listed_version = page.metadata.version
         return page.metadata.next
 

@@ -62,6 +62,17 @@ def test_the_pages_of_a_list_are_the_same_pods_as_the_whole_list(exchanges: dict
     assert whole.found() == paged.found()
 
 
+def test_a_list_that_says_the_same_again_leaves_every_pod_the_same_object(
+    exchanges: dict[str, Any],
+) -> None:
+    pods = listed(exchanges)
+    before = pods.found()
+    assert not pods.read_page(body(exchanges, "list"), is_first=True)
+    pods.end_list()
+    assert before
+    assert all(one is before[name] for name, one in pods.found().items())
+
+
 def test_a_recorded_watch_is_followed_event_by_event(exchanges: dict[str, Any]) -> None:
     pods = listed(exchanges)
     before, changes = seen(pods), []
