@@ -2,6 +2,7 @@
 
 import ast
 import symtable
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -65,3 +66,9 @@ def test_every_name_of_ours_in_a_test_or_its_scripts_exists(tmp_path: Path) -> N
         "tests.waiting.till", "warmpath.cli.serve.mane",
     ]  # fmt: skip
     assert not [one for file in sorted(ROOT.glob("tests/**/*.py")) for one in missing(file)]
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    # pytest takes two of one name for one module, unless they lie in packages.
+    counts = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in counts.items() if count > 1] == []
