@@ -40,6 +40,7 @@ from warmpath.router.pages.json_calls import json_calls
 from warmpath.router.pages.listener import MetricsPage, Pages, file_pages, http_app
 from warmpath.router.pages.live_stream import LIVE, LiveStream, Views
 from warmpath.router.peers.siblings import siblings
+from warmpath.router.pods.llmd_lists import keep_listed
 from warmpath.router.pods.probe import Links
 from warmpath.router.pods.table import Pod
 from warmpath.router.pods.tokenize import Tokenizing
@@ -254,6 +255,9 @@ def _tend(means: Means, indexed: Indexed, read: Texts, made: Calls) -> None:
         files.append(indexed.publishers.files)
     means.keep("reading certificates and tokens", partial(keep_current, files))
     means.keep("loading required tokenizers", partial(_load_required, cache, readiness))
+    if config.llmd.objects:
+        listing = partial(keep_listed, made.endpoint_picker.picks.objects, config.llmd)
+        means.keep("listing llm-d's objects", listing)
     means.keep("watching the loop", partial(watch_lag, means.metrics.lagged, time.monotonic))
 
 

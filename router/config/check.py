@@ -41,6 +41,8 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from _pick(config.pick)
     yield from broken(("queue",), _queue(config.queue))
     yield from _shared_index(config.shared_index)
+    if config.llmd.objects and (lacks := lacks_kubernetes()):
+        yield ("llmd", "objects"), lacks
     most, longest = config.limits.max_queued_bytes, config.limits.max_prompt_bytes
     if longest > most:
         problem = f"is {most}, less than max-prompt-bytes ({longest}): one prompt must fit"

@@ -633,7 +633,7 @@ class SharedIndexTable(Table, frozen=True):
 
 
 class LlmdTable(Table, frozen=True):
-    """[llmd]: scores for llm-d's callers, metrics for its dashboards (docs/guides/coming-from.md)."""
+    """[llmd]: calls, metrics and objects of llm-d (docs/guides/coming-from.md)."""
 
     block_size: BlockSize = 16
     """Tokens of a block in scores: llm-d's `blockSizeTokens`."""
@@ -642,6 +642,11 @@ class LlmdTable(Table, frozen=True):
     pool: Annotated[str, Meta(max_length=253)] = ""
     """Name of the pool in llm-d's metrics, which /metrics then has beside its own
     (docs/reference/metrics.md#under-llm-ds-names); empty: it has none."""
+    objects: Annotated[
+        str, Meta(pattern=r"^[a-z0-9-]{0,63}$", description="a namespace, or empty")
+    ] = ""
+    """Kubernetes namespace of llm-d's InferenceObjectives and InferenceModelRewrites, of `pool` if it is
+    named, which are listed each 10 s (docs/guides/coming-from.md#llm-d-its-objects). Empty: none."""
 
 
 class Config(Table, frozen=True):

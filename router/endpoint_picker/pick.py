@@ -21,6 +21,7 @@ from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick
+from warmpath.router.pods.llmd_objects import LlmdObjects, choose
 from warmpath.router.pods.table import Pod, PodTable, endpoint
 from warmpath.router.prompt.bodies.session import fit_session
 from warmpath.router.prompt.limits import MOST_TENANT_BYTES, BadRequestError
@@ -114,6 +115,7 @@ class EndpointPicks:
         self._pods = pods
         self._models = models
         self._rewrites: Mapping[str, str] = config.rewrites
+        self.objects = LlmdObjects()
         self._most = 1 + config.fall_backs
         self._ours = ours = config.headers
         self._of_sessions = frozenset(filter(None, ours.session))
@@ -148,7 +150,7 @@ class EndpointPicks:
         body, renaming, ours, headers = want.body, None, self._ours, want.headers
         read = await self._read(want, body)
         named = first_of(headers, ours.rewrite)
-        target = named or self._rewrites.get(read.model, "")
+        target = named or self._rewrites.get(read.model, "") or self._chosen(read, want, asker)
         if target and read.model and target != read.model:
             if want.is_one_call:
                 raise NeedsExchangeError
@@ -202,7 +204,18 @@ class EndpointPicks:
             request.tenant = tenant
         if (classes := self._picks.classes) is not None:
             objective = first_of(headers, ours.objective)
-            request.priority = classes.named(headers.get(ours.priority, ""), asker, objective)
+            above = self.objects.priorities.get(objective, 0)
+            named = headers.get(ours.priority, "")
+            request.priority = classes.named(named, asker, objective, above)
+
+    def _chosen(self, read: InferenceRequest, want: WantPick, asker: Asker) -> str:
+        """Return the model that llm-d's objects choose for a session or else a request; empty: none."""
+        if not (targets := self.objects.targets(read.model)):
+            return ""
+        session = fit_session(first_of(want.headers, self._ours.session))
+        if not session and self._session_in_body:
+            session = read.session
+        return choose(targets, (session or asker.request_id).encode() or want.body)
 
     def _split(self, request: pb.PickRequest, model: str) -> None:
         """Ask for two pods where some only prefill; while none of these is healthy, for the others."""

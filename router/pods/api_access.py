@@ -2,17 +2,43 @@
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
+
+from warmpath.process.command_line import in_words
 from warmpath.router.pods import kubeconfig
 from warmpath.router.pods.api_client import Access, ApiClient
 from warmpath.router.pods.certificate import trusting
 from warmpath.router.pods.discover import SourceError
 from warmpath.router.pods.proxy import proxy_of
+from warmpath.router.pods.refusal import REACH
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 NO_ACCESS = "no service account of a cluster and no kubeconfig"
 MOUNT = "mount a service account's token, or name a kubeconfig in the variable KUBECONFIG"
+CUT = "the connection was closed in the middle of an answer"
+
+
+@asynccontextmanager
+async def connected(own: ApiClient | None) -> AsyncIterator[ApiClient]:
+    """Provide a client, `own` or a new one. Make a SourceError of whatever keeps it from asking."""
+    api = own
+    try:
+        api = api or await connect()
+        yield api
+    except SourceError:
+        raise
+    except (OSError, aiohttp.ClientError, ValueError) as error:
+        at = f"the API server at {api.server}: " if api else ""
+        is_cut = isinstance(error, aiohttp.ClientPayloadError)
+        problem = at + (CUT if is_cut else in_words(error) or type(error).__name__)
+        raise SourceError(problem, advice=REACH) from error
+    finally:
+        if api is not None and api is not own:
+            await api.close()
 
 
 async def connect() -> ApiClient:

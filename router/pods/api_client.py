@@ -1,4 +1,4 @@
-"""Asks an API server of Kubernetes for pods and an InferencePool."""
+"""Asks an API server of Kubernetes for pods, an InferencePool and llm-d's objects."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -14,6 +14,8 @@ from warmpath.router.pods.refusal import NOT_FOUND, Refused, said
 from warmpath.router.pods.watched import Status
 
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
+LLMD_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")
+"""The group of llm-d's objects, and the one that they had before; both in version v1alpha2."""
 ANSWER_SECONDS = 30.0
 """How long an answer may take that is no watch."""
 CORRECT = "correct `spec` of the InferencePool"
@@ -101,6 +103,20 @@ class ApiClient:
                 raise SourceError(problem, advice=CORRECT) from error
         advice = f"create it in namespace {namespace}, or correct `inference-pool`"
         raise SourceError(f"no InferencePool {name!r}", advice=advice)
+
+    async def llmd_objects(self, namespace: str, kind: str) -> list[bytes]:
+        """Return the lists of a kind of llm-d's objects: one for each group that the cluster has.
+
+        Raises Refused.
+        """
+        found = []
+        for group in LLMD_GROUPS:
+            answer = await self._get(f"/apis/{group}/v1alpha2/namespaces/{namespace}/{kind}", {})
+            if answer.status == NOT_FOUND:
+                answer.release()
+            else:
+                found.append(await body_of(answer, "list", f"{kind}.{group}", namespace))
+        return found
 
     async def _get(
         self, path: str, query: dict[str, str], seconds: float = ANSWER_SECONDS

@@ -8,17 +8,15 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from random import Random
 from typing import Any
 
-import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from warmpath.process.command_line import in_words
 from warmpath.process.tasks import cancel
 from warmpath.router.config import schema as config
-from warmpath.router.pods.api_access import connect
+from warmpath.router.pods.api_access import connected
 from warmpath.router.pods.api_client import ApiClient, body_of
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
 from warmpath.router.pods.names import FoundPod
@@ -45,7 +43,6 @@ GRACE_SECONDS = 10.0
 SILENT = (
     "look at the load balancer or proxy before the API server: it drops idle connections silently"
 )
-CUT = "the connection was closed in the middle of an answer"
 NO_EVENT = "watch pods: the answer is no event of pods"
 LISTED = "the pods are those of the last list"
 """The effect of a watch that is silent or refused."""
@@ -93,7 +90,7 @@ class KubernetesSource:
         self._is_hinted = False
 
     async def look(self) -> Mapping[str, FoundPod]:
-        async with self._connected() as api:
+        async with connected(self._api) as api:
             await self._ask_pool(api)
             await self._list(api)
             await self._ask_namespace(api)
@@ -104,7 +101,7 @@ class KubernetesSource:
         self._watched.version = None
         while True:
             try:
-                async with self._connected() as api:
+                async with connected(self._api) as api:
                     async for is_change in self._changes(api):
                         self._heard()
                         if is_change:
@@ -134,24 +131,6 @@ class KubernetesSource:
             if self._clock() - self._refused_since < GRACE_SECONDS:
                 return
         self.state.failed(str(error), effect, error.advice)
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[ApiClient]:
-        """Provide a client. Make a SourceError of whatever keeps the API from being asked."""
-        api = self._api
-        try:
-            api = api or await connect()
-            yield api
-        except SourceError:
-            raise
-        except (OSError, aiohttp.ClientError, ValueError) as error:
-            at = f"the API server at {api.server}: " if api else ""
-            is_cut = isinstance(error, aiohttp.ClientPayloadError)
-            problem = at + (CUT if is_cut else in_words(error) or type(error).__name__)
-            raise SourceError(problem, advice=REACH) from error
-        finally:
-            if api is not None and api is not self._api:
-                await api.close()
 
     async def _changes(self, api: ApiClient) -> AsyncIterator[bool]:
         """Watch the pods until the API ends the watch; yield whether what was heard is a change.

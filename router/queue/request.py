@@ -151,12 +151,15 @@ class Classes:
         """Return the position of a class; that of the usual one if there is no such class."""
         return self._places.get(name, self._usual)
 
-    def named(self, name: str, asker: Asker, objective: str = "") -> str:
+    def named(self, name: str, asker: Asker, objective: str = "", above: int = 0) -> str:
         """Return the class that a request names, itself or by an objective.
 
+        An objective without a class is so many classes `above` the usual one, as far as there are some.
         It is empty if the caller may not name it.
         """
         name = name or self.of_objectives.get(objective, "")
+        if not name and above:
+            name = self.names[min(max(self._usual + above, 0), len(self.names) - 1)]
         return name if name in self._places and self._is_open(name, asker) else ""
 
     def _is_open(self, name: str, asker: Asker) -> bool:

@@ -83,6 +83,30 @@ def test_a_pool_of_ones_own_is_read_and_not_made() -> None:
     assert only(found, "Role")["rules"][1]["resourceNames"] == ["demo"]
 
 
+def test_a_router_may_list_llmds_objects_where_the_configuration_names_their_namespace(
+    tmp_path: Path,
+) -> None:
+    config = '[[models]]\nname = "demo"\n[llmd]\n{}objects = "{{{{ .Release.Namespace }}}}"\n'
+    rbac = {"namespaces": ["inference", "engines"]}
+    for comment, expected in (("", {"inference"}), ("#", set())):
+        file = tmp_path / f"values{comment}.json"
+        file.write_text(json.dumps({"config": config.format(comment), "rbac": rbac}))
+        allowed = {
+            one["metadata"]["namespace"]: rule
+            for one in chart("--values", file)
+            if one["kind"] == "Role"
+            for rule in one["rules"]
+            if "inferencemodelrewrites" in rule["resources"]
+        }
+        assert set(allowed) == expected
+        for rule in allowed.values():
+            assert rule == {
+                "apiGroups": ["llm-d.ai", "inference.networking.x-k8s.io"],
+                "resources": ["inferenceobjectives", "inferencemodelrewrites"],
+                "verbs": ["list"],
+            }
+
+
 def test_a_pod_takes_further_parts(tmp_path: Path) -> None:
     values: dict[str, Any] = {
         "nameOverride": "routers",

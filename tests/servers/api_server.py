@@ -1,4 +1,4 @@
-"""The part of a Kubernetes API server that a router asks: pods, listed and watched, and an InferencePool.
+"""The part of a Kubernetes API server that a router asks: pods, an InferencePool, llm-d's objects.
 
 It keeps versions and their history, as the real one does, and lets a caller do only what its Role says.
 """
@@ -52,6 +52,10 @@ class ApiServer:
         """Whether watches say nothing and do not end, as behind a balancer that has dropped them."""
         self.next_line = b""
         """What the next watch says before anything else."""
+        self.refused = 0
+        """How many requests no rule allowed."""
+        self.llmd: dict[str, list[dict[str, Any]]] = {}
+        """llm-d's objects of the kinds that the cluster has, by KIND.GROUP."""
         self.has_pool = True
         """Whether the InferencePool `pool` is there."""
         self.unready = 0
@@ -89,6 +93,8 @@ class ApiServer:
         app.router.add_get("/api/v1/namespaces/{namespace}", self._serve_namespace)
         pool = f"/apis/{{group}}/{{version}}/namespaces/{NAMESPACE}/inferencepools/{{name}}"
         app.router.add_get(pool, self._serve_pool)
+        of_llmd = f"/apis/{{group}}/v1alpha2/namespaces/{NAMESPACE}/{{kind}}"
+        app.router.add_get(of_llmd, self._serve_llmd)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls).start()
@@ -189,6 +195,7 @@ class ApiServer:
         if allowed and not self.unready:
             return None
         self.unready = max(self.unready - 1, 0)
+        self.refused += 1
         named = f' "{name}"' if name else ""
         message = (
             f'{resource}{named} is forbidden: User "{USER}" cannot {verb} resource "{resource}" in API '
@@ -212,6 +219,14 @@ class ApiServer:
         return web.json_response(
             {"spec": {"selector": {"matchLabels": self.pool}, "targetPorts": ports}}
         )
+
+    async def _serve_llmd(self, request: web.Request) -> web.Response:
+        group, kind = request.match_info["group"], request.match_info["kind"]
+        if refused := self._lacks("list", group, kind) or self._fails():
+            return refused
+        if (items := self.llmd.get(f"{kind}.{group}")) is None:
+            return web.Response(status=404, text="404 page not found\n")
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     async def _serve_pods(self, request: web.Request) -> web.StreamResponse:
         if self._token and request.headers.get("Authorization") != f"Bearer {self._token}":

@@ -207,7 +207,7 @@ async def test_a_cut_connection_is_told_in_words(caplog: pytest.LogCaptureFixtur
         await until(lambda: server.watches)
         server.end_watches()
         await until(lambda: caplog.records)
-        assert f"{server.address}: {kubernetes.CUT}; " in caplog.records[0].getMessage()
+        assert f"{server.address}: {api_access.CUT}; " in caplog.records[0].getMessage()
 
 
 async def test_what_was_known_stays_while_the_api_is_away() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.router.running_router import running_router
 from tests.servers.api_server import NAMESPACE, ApiServer
-from warmpath.router.pods import kubernetes
+from warmpath.router.pods import api_access, kubernetes
 from warmpath.router.pods.api_client import Access, ApiClient
 from warmpath.router.pods.discover import STAY, SourceState, Trouble, unasked
 from warmpath.router.pods.look import DnsSource, FileSource
@@ -70,7 +70,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
         async def connect() -> ApiClient:
             return ApiClient(Access(server.address))
 
-        monkeypatch.setattr(kubernetes, "connect", connect)
+        monkeypatch.setattr(api_access, "connect", connect)
         monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(DnsSource, "pause", 0.01)
         yield server
