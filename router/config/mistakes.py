@@ -182,11 +182,10 @@ def dotted(path: Path) -> str:
     return parts.lstrip(".") or "file"
 
 
-ONLY_IN_QUEUE = (
-    "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "classes",
-    "usual-class", "objectives", "shares",
-)  # fmt: skip
+ONLY_IN_QUEUE = "hold-seconds", "passed-seconds", "wait-seconds"
 """Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
+OF_WAITS = "max-requests", "max-bytes", "classes", "usual-class", "objectives", "shares"
+"""Keys of [queue] that also count for picks that wait for a first pod."""
 
 
 def doubts(config: Config) -> Iterator[Problem]:
@@ -236,10 +235,12 @@ def _idle(config: Config) -> Iterator[Idle]:
         yield ("server",), config.server, ("ready-coverage",), 'ready does not name "coverage"'
     pick = config.pick
     if pick.queue == "off":
-        reason = 'pick.queue is "off", and no pick waits'
+        reason = 'pick.queue is "off", and no pick waits for room'
         yield ("queue",), config.queue, ONLY_IN_QUEUE, reason
-        for position, client in enumerate(config.clients):
-            yield ("clients", position), client, ("classes",), reason
+        if not config.queue.cold_start_seconds:
+            yield ("queue",), config.queue, OF_WAITS, reason
+            for position, client in enumerate(config.clients):
+                yield ("clients", position), client, ("classes",), reason
     if not pick.decision_log:
         yield ("pick",), pick, ("decision-log-share",), "decision-log is empty"
     for position, model in enumerate(config.models):

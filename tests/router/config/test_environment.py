@@ -169,6 +169,7 @@ def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reas
 @pytest.mark.parametrize(
     "text",
     [
+        MODEL + "[queue]\ncold-start-seconds = 60\nmax-requests = 9\nshares = { a = 2.0 }\n",
         MODEL,
         MODEL + "[limits]\nmax-in-flight-bytes = 17825792\n",
         SHARED + "poll-seconds = 2\n",
