@@ -53,7 +53,7 @@ class GatewayDescription:
     """Where clients connect; port 0 takes a free one."""
     router: HostPort
     pods: Sequence[HostPort]
-    """IP addresses, or, without a folder, at least one or names that Envoy looks up each second."""
+    """IP addresses, or, without a folder, at least one, or names that Envoy looks up each second."""
     failure_mode: FailureMode = "fail-close"
     """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open sends
     them to the pods round robin."""
@@ -78,9 +78,9 @@ TYPES = "type.googleapis.com/envoy."
 ANSWERS = TEMPLATE.with_name("answers.lua")
 HEADERS = PickerHeadersTable()
 OF_SESSIONS = (*HEADERS.session, *HEADERS.parent_session, *HEADERS.session_final)
-FOR_ROUTER = (HEADERS.priority, *HEADERS.objective, *HEADERS.tenant, *HEADERS.rewrite)
-"""Headers of a request that no engine gets."""
 """The headers that tell the router of sessions, with the names that are configured by default."""
+FOR_ROUTER = (HEADERS.priority, *HEADERS.objective, *HEADERS.tenant, *HEADERS.rewrite)
+"""Headers of a request that no engine gets, likewise."""
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason (x-warmpath-reason) of Envoy's answer when it cannot ask the router."""

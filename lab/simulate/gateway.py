@@ -130,10 +130,14 @@ class Gateway:
             self._scaler.look(self._cluster.now)
             self._cluster.call_at(self._cluster.now + SYNC, self._scale)
 
-    def _start(self, number: int) -> None:
+    def _restart(self, number: int) -> list[str]:
+        """Give a pod another engine, without content; return the ids of its requests, unsent now."""
         self._lost_prefill[number] += self._engines[number].prefill_seconds
         self._engines[number] = self._new_engine(number)
-        self._cluster.restart(number, self._engines[number])
+        return self._cluster.restart(number, self._engines[number])
+
+    def _start(self, number: int) -> None:
+        self._restart(number)
         self._routers[0].died(number)
         self._routers[0].began_anew(number)
 
@@ -252,9 +256,7 @@ class Gateway:
     def _die(self) -> None:
         """Let the first pod die; send its requests anew."""
         now = self._cluster.now
-        self._lost_prefill[0] += self._engines[0].prefill_seconds
-        self._engines[0] = self._new_engine(0)
-        unsent = self._cluster.restart(0, self._engines[0])
+        unsent = self._restart(0)
         for router in self._routers:
             router.died(0)
         for request_id in unsent:

@@ -44,6 +44,7 @@ from warmpath.router.prompt.texts import Texts
 from warmpath.router.queue.cold_starts import ColdStarts
 from warmpath.router.queue.demand import Demand
 from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.queue.request import ClientWaits
 from warmpath.router.readiness import PODS
 from warmpath.router.shadow.log_feed import LogFeed
 
@@ -80,6 +81,7 @@ class Calls:
     endpoint_picker: EndpointPickerService
     answers: AnswerLog
     admission: Admission
+    cold_starts: ColdStarts
     demand: Demand
     feed: LogFeed | None
     """Takes the lines of another gateway's access log; None: no log is followed."""
@@ -107,14 +109,15 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         load=chosen.picking.loads.load,
         steps=means.steps,
     )
+    # The other half of a connection's calls is for reports, and for picks that wait for nothing.
+    waits = ClientWaits(max(1, config.server.http2.max_streams // 2))
     cold_starts = ColdStarts(
         config.queue,
         eligible=Eligible(indexed.pods),
         may=means.enter.classes_of,
         who=means.enter.caller_of,
         waited=metrics.waited,
-        # The other half of a connection's calls is for requests that have pods.
-        most_of_client=max(1, config.server.http2.max_streams // 2),
+        waits=waits,
         clock=time.monotonic,
     )
     held = None
@@ -126,6 +129,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
             may=means.enter.classes_of,
             who=means.enter.caller_of,
             waited=metrics.waited,
+            waits=waits,
             steps=means.steps,
         )
     peers = chosen.picking.peers
@@ -174,7 +178,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         tracer=means.tracer,
     )
     means.keep("warning of blind spots", partial(_keep_warning, picks.blindness))
-    telling = partial(_keep_telling, partial(_refused, means, service, admission))
+    telling = partial(_keep_telling, partial(_refused, means, service, admission, cold_starts))
     means.keep("telling the log of refused calls", telling)
     picker = _endpoint_picker(means, indexed, texts, service, admission)
     feed = None
@@ -192,7 +196,8 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
     loads = chosen.picking.loads
     demand = Demand(kinds, indexed.pods, loads, cold_starts.counts)
     means.keep("looking at the demand for pods", partial(_keep_looking, demand))
-    return Calls(service, picker, AnswerLog(picks.reports, drain), admission, demand, feed)
+    answers = AnswerLog(picks.reports, drain)
+    return Calls(service, picker, answers, admission, cold_starts, demand, feed)
 
 
 async def _keep_looking(demand: Demand) -> None:
@@ -239,13 +244,14 @@ def _endpoint_picker(
     )
 
 
-def _refused(means: Means, service: RouterService, admission: Admission) -> list[Refused]:
+def _refused(
+    means: Means, service: RouterService, admission: Admission, cold_starts: ColdStarts
+) -> list[Refused]:
     metrics, intake, held = means.metrics, service.intake, service.picks.held
     overloaded = "a-router-is-overloaded"
     without_room = intake.calls.refused + intake.streams.refused
-    queue, of_queue = "queue.max-requests or queue.max-bytes", held.queue.refused if held else 0
-    if (cold_starts := service.picks.cold_starts) is not None:
-        of_queue += cold_starts.refused
+    queue = "queue.max-requests or queue.max-bytes"
+    of_queue = cold_starts.refused + (held.queue.refused if held else 0)
     connections, limit = metrics.refused_connections, limit_of_connections(means.config)
     return [
         Refused("limits.wait-seconds", admission.refused, overloaded),

@@ -187,13 +187,11 @@ async def running(
         http_address = await pages(means, indexed, texts=read, chosen=chosen, calls=made)
         guarded, checks = methods(means, made)
         service, held = made.service, made.service.picks.held
-        cold_starts = service.picks.cold_starts
 
         def release() -> None:
             if held is not None:
                 held.drain()
-            if cold_starts is not None:
-                cold_starts.end()
+            made.cold_starts.end()
 
         plain = PlainCalls(made.endpoint_picker, enter, checks, limits_of(config))
         means.keep("looking at connections over HTTP/1.1", plain.keep_looking)
@@ -226,8 +224,7 @@ async def _reload(
     chosen.picking.use(config.pick, config.queue)
     if (held := made.service.picks.held) is not None:
         held.use(config.queue)
-    if (cold_starts := made.service.picks.cold_starts) is not None:
-        cold_starts.use(config.queue)
+    made.cold_starts.use(config.queue)
     await indexed.follow_configured(config.pods)
 
 
@@ -238,11 +235,10 @@ def _require_coverage(readiness: Readiness, indexed: Indexed, config: Config) ->
 
 def _tend(means: Means, indexed: Indexed, read: Texts, made: Calls) -> None:
     config, readiness, pods, states = means.config, means.readiness, indexed.pods, indexed.states
-    cold_starts = made.service.picks.cold_starts
 
     def look_at_pods() -> Condition:
         found = a_pod_is_well(pods, states)
-        if found.holds or cold_starts is None or not cold_starts.seconds:
+        if found.holds or not made.cold_starts.seconds:
             return found
         return Condition(holds=True, reason=f"{found.reason}; requests wait for a pod")
 

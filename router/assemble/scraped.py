@@ -125,9 +125,8 @@ def _demanded(calls: Calls) -> Iterator[Metric]:
         ("pods_needed", "pods"),
     ):
         yield metric(f"engine_{name}", [([*kind], getattr(row, field)) for kind, row in rows])
-    if (cold_starts := calls.service.picks.cold_starts) is not None:
-        counts = cold_starts.counts().items()
-        yield metric("engine_awaited_requests", [([model], count) for model, count in counts])
+    counts = calls.cold_starts.counts().items()
+    yield metric("engine_awaited_requests", [([model], count) for model, count in counts])
 
 
 def ranks(ingest: Ingest, loads: LoadTable) -> Iterator[Metric | None]:

@@ -303,12 +303,7 @@ class EndpointPickerService:
                 try:
                     picked, telling = await self._pick(want, asker, answering)
                 except NoPodError as error:
-                    if want.is_shadow or not self.picks.may_wait(error):
-                        raise
-                    if waiting is None:
-                        raise NeedsExchangeError from error
-                    async with waiting(PATIENCE_SECONDS):
-                        await self.picks.for_a_pod(error, want, asker)
+                    await self._for_a_pod(error, want, asker, waiting)
                     picked, telling = await self._pick(want, asker, answering)
             except NeedsExchangeError:
                 outcome = None
@@ -332,6 +327,21 @@ class EndpointPickerService:
                 self.meter.answered(method, outcome.code, seconds, reason)
                 self.meter.endpoint_picked(outcome.label)
         return picked
+
+    async def _for_a_pod(
+        self,
+        error: NoPodError,
+        want: WantPick,
+        asker: Asker,
+        waiting: Callable[[float], AbstractAsyncContextManager[None]] | None,
+    ) -> None:
+        """Return once a pod may be picked; raise the error if the request may not wait for that."""
+        if want.is_shadow or not self.picks.may_wait(error):
+            raise error
+        if waiting is None:
+            raise NeedsExchangeError from error
+        async with waiting(PATIENCE_SECONDS):
+            await self.picks.for_a_pod(error, want, asker)
 
     async def _pick(
         self, want: WantPick, asker: Asker, answering: Answering | None

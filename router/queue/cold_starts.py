@@ -17,7 +17,7 @@ from typing import Any
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.eligible import Field, NoPodError, Wanted
 from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.request import GIVE_ROOM, Asker, Classes, QueueFullError
+from warmpath.router.queue.request import GIVE_ROOM, Asker, Classes, ClientWaits, QueueFullError
 
 LOOK_SECONDS = 0.25
 """Seconds between two looks for a pod, while requests wait: a cold start takes minutes."""
@@ -46,8 +46,8 @@ class _Held:
 class ColdStarts:
     """The requests of one router that wait for a pod, within the limits of [queue].
 
-    `eligible` is as for `Queue`, `may`, `who` and `waited` as for `HeldPicks`. Of one connection at most
-    `most_of_client` calls wait: others must get through. `clock` returns seconds.
+    `eligible` is as for `Queue`, `may`, `who`, `waited` and `waits` as for `HeldPicks`. `clock` returns
+    seconds.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ColdStarts:
         may: Callable[[Any], Collection[str] | None],
         who: Callable[[Any], str],
         waited: Callable[[str, str, float], None],
-        most_of_client: int,
+        waits: ClientWaits,
         clock: Callable[[], float],
         settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
@@ -66,8 +66,7 @@ class ColdStarts:
         self._may = may
         self._who = who
         self._waited = waited
-        self._most_of_client = most_of_client
-        self._of_client: Counter[str] = Counter()
+        self._waits = waits
         self._clock = clock
         self._settle_seconds = settle_seconds
         self._there_since: dict[Wanted, float] = {}
@@ -119,9 +118,7 @@ class ColdStarts:
         `priority` is the name of a class. Raises QueueFullError, and `error` if no pod comes in time or
         the request may not wait.
         """
-        client = asker.client
-        is_crowded = self._of_client[client] >= self._most_of_client
-        if error.wanted is None or is_crowded or not self.may_wait(error):
+        if error.wanted is None or not self.may_wait(error) or self._waits.is_full(asker.client):
             raise error
         self._number += 1
         held = _Held(
@@ -135,23 +132,20 @@ class ColdStarts:
         )
         self._make_room(held)
         arrived, outcome = self._clock(), "left"
-        self._of_client[client] += 1
         if give_room := GIVE_ROOM.get(None):
             give_room()
         try:
             if self._next_look is None:
                 self._look_later()
             most = max(0.0, min(self.seconds, left - ANSWER_SECONDS))
-            await asyncio.wait((held.turn,), timeout=most)
+            with self._waits.one(asker.client):
+                await asyncio.wait((held.turn,), timeout=most)
             outcome = "refused"
             if not held.turn.done():
                 raise error
             held.turn.result()
             outcome = "sent"
         finally:
-            self._of_client[client] -= 1
-            if not self._of_client[client]:
-                del self._of_client[client]
             if not held.turn.done():
                 self._crowd.remove(held)
                 held.turn.cancel()

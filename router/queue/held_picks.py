@@ -4,15 +4,12 @@
     news (a report, a load, a change of pods) ─► release in the loop's next turn
     the time that the last release returned  ─► release
 
-A client's picks and reports may share a connection, which bounds the number of its open calls. So only
-half of these calls may wait, and further picks of this client are made at once: otherwise its reports,
-which make room for the waiting picks, could not arrive.
+Where too many calls of a connection wait already (`ClientWaits`), its further picks are made at once.
 """
 
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextvars import Context
 from typing import Any
@@ -29,6 +26,7 @@ from warmpath.router.queue.request import (
     GIVE_ROOM,
     Asker,
     Classes,
+    ClientWaits,
     QueueFullError,
     Release,
     Waiting,
@@ -48,7 +46,7 @@ class HeldPicks:
     call's context and returns the classes of priority (`queue.classes`) that the caller may name besides
     the class of requests that name none (`queue.usual-class`); None: all. `who` takes it and returns who
     the caller is. `waited` counts a pick that has left the queue, with its class, what became of it, and
-    the seconds that it waited.
+    the seconds that it waited. `waits` counts the waiting calls of each connection.
     """
 
     def __init__(
@@ -60,6 +58,7 @@ class HeldPicks:
         may: Callable[[Any], Collection[str] | None],
         who: Callable[[Any], str],
         waited: Callable[[str, str, float], None],
+        waits: ClientWaits,
         clock: Callable[[], float] = time.monotonic,
         steps: Steps = NO_STEPS,
     ) -> None:
@@ -71,11 +70,9 @@ class HeldPicks:
         self._picker = picking.picker
         self._clock = clock
         self._waited = waited
-        # The other half of a connection's calls is for reports.
-        self._most_of_client = max(1, config.server.http2.max_streams // 2)
+        self._waits = waits
         picking.on_room = self.news
         self._futures: dict[Waiting, asyncio.Future[Pick]] = {}
-        self._of_client: Counter[str] = Counter()
         self._nobodys = Context()
         """The context of scheduled releases: work for all waiting picks belongs to no call's trace."""
         self._soon: asyncio.Handle | None = None
@@ -121,8 +118,7 @@ class HeldPicks:
 
         The arguments are as for `enters`. Raises QueueFullError, and as `Picker.weigh`.
         """
-        client = asker.client
-        if self._of_client[client] >= self._most_of_client:
+        if self._waits.is_full(asker.client):
             return self._picker.reserve(ask, self._clock())
         waiting = self.enters(ask, request, asker, priority, left)
         try:
@@ -137,9 +133,8 @@ class HeldPicks:
             return future.result()
         if give_room := GIVE_ROOM.get(None):
             give_room()
-        self._of_client[client] += 1
         try:
-            with self._steps.step(Step.QUEUE):
+            with self._waits.one(asker.client), self._steps.step(Step.QUEUE):
                 return await future
         except asyncio.CancelledError:
             if future.cancelled():
@@ -150,10 +145,6 @@ class HeldPicks:
                 # It was sent in the same turn of the loop in which its caller was cancelled.
                 self._picker.withdraw(future.result(), self._clock())
             raise
-        finally:
-            self._of_client[client] -= 1
-            if not self._of_client[client]:
-                del self._of_client[client]
 
     def news(self) -> None:
         """Release requests in the loop's next turn, after an event that may give a pod room."""

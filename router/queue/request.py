@@ -1,6 +1,8 @@
 """A request that waits in the queue, and what comes of it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -115,6 +117,32 @@ class Asker(msgspec.Struct, frozen=True):
 
 
 ANYBODY = Asker()
+
+
+class ClientWaits:
+    """Counts the calls of each connection that wait, of which there may be `most`.
+
+    A client's picks and reports may share a connection, which bounds the number of its open calls. If
+    all of them waited, its reports, which make room for waiting picks, could not arrive.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: Counter[str] = Counter()
+
+    def is_full(self, client: str) -> bool:
+        return self._counts[client] >= self._most
+
+    @contextmanager
+    def one(self, client: str) -> Iterator[None]:
+        """Count a call while the context is open."""
+        self._counts[client] += 1
+        try:
+            yield
+        finally:
+            self._counts[client] -= 1
+            if not self._counts[client]:
+                del self._counts[client]
 
 
 class Classes:

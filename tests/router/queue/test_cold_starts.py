@@ -17,7 +17,7 @@ from warmpath.router.config.read import parse
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.eligible import Field, NoPodError, Wanted, field_of
 from warmpath.router.queue.cold_starts import ColdStarts
-from warmpath.router.queue.request import Asker, QueueFullError
+from warmpath.router.queue.request import Asker, ClientWaits, QueueFullError
 
 MODEL = '[[models]]\nname = "demo"\n'
 
@@ -127,7 +127,7 @@ class Model:
             may=lambda _: None,
             who=lambda _: "",
             waited=lambda *told: self.counts.append(told[:2]),
-            most_of_client=most_of_client,
+            waits=ClientWaits(most_of_client),
             clock=lambda: self.now,
             settle_seconds=settle_seconds,
         )
