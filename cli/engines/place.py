@@ -17,6 +17,7 @@ from warmpath.router.config.check import lacks_kubernetes
 from warmpath.router.config.files import EngineKeyError, read_engine_key
 from warmpath.router.config.read import ConfigError, load
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec
+from warmpath.router.config.selector import selector_problem
 from warmpath.router.pods.look import look, sources
 
 PORT = 8000
@@ -109,6 +110,8 @@ def of_selector(text: str) -> Place:
     port = int(found["port"] or PORT) if found else 0
     if not found or not 0 < port < 1 << 16:
         raise PlaceError(f"{text!r} is not [NAMESPACE/]LABEL=VALUE[:PORT]")
+    if problem := selector_problem(found["labels"]):
+        raise PlaceError(f"{text!r}: {problem}")
     if problem := lacks_kubernetes():
         raise PlaceError(problem)
     name = re.sub(r"[^a-z0-9]+", "-", found["labels"].lower()).strip("-")

@@ -25,6 +25,7 @@ from warmpath.router.config.schema import (
     ServerTable,
     SharedIndexTable,
 )
+from warmpath.router.config.selector import selector_problem
 from warmpath.scorer.policy import UnknownPolicyError, make_policy
 
 ALL_HOSTS = frozenset({"", "0.0.0.0", "[::]"})  # noqa: S104  no listener
@@ -285,6 +286,8 @@ def _pod_set(pods: PodSetSpec) -> Iterator[Rule]:
     elif pods.namespace:
         is_one = bool(pods.selector) != bool(pods.inference_pool)
         yield not is_one, "selector", "give one of selector and inference-pool"
+        problem = pods.selector and selector_problem(pods.selector)
+        yield problem, "selector", problem
     else:
         problem = "selector and inference-pool go with namespace, not with dns"
         yield pods.selector or pods.inference_pool, "selector", problem

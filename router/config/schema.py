@@ -517,7 +517,7 @@ class PodSetSpec(Table, frozen=True):
     namespace: str = ""
     """Kubernetes namespace; needs `selector` or `inference-pool`."""
     selector: str = ""
-    """Labels, such as app=vllm,tier=gpu."""
+    """Label selector, such as app=vllm,tier in (gpu, big)."""
     inference_pool: str = ""
     """InferencePool, whose selector and target ports are used."""
     port: Annotated[int, Meta(gt=0, lt=65536)] = 8000

@@ -467,6 +467,7 @@ async def test_pods_of_kubernetes_are_asked_once_the_api_server_lists_them_as_re
         (["http://a:99999"], [], "--engine: 'http://a:99999': Port out of range"),
         (["http://a b"], [], "--engine: 'a b' is not a host's name"),
         ([], ["a=b:0"], "--pods: 'a=b:0' is not [NAMESPACE/]LABEL=VALUE[:PORT]"),
+        ([], ["ns/a=b=c:80"], "--pods: 'ns/a=b=c:80': 'a=b=c' is none of key=value"),
     ],
 )
 def test_a_wrong_place_is_named(engines: list[str], pods: list[str], problem: str) -> None:

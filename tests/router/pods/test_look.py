@@ -179,6 +179,7 @@ async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(
         ("port = 1", "give one of dns and namespace"),
         ('namespace = "ns"', "give one of selector and inference-pool"),
         ('dns = "x"\nselector = "a=b"', "go with namespace"),
+        ('namespace = "ns"\nselector = "app=vllm,"', "selector: has a requirement that is empty"),
         ('dns = "x"\nmode = "y"', "unknown key"),
         ('dns = "x"\nport = 70000', "port"),
         ('dns = "x"\n[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "y"', "names are unique"),
