@@ -43,13 +43,19 @@ def embedded_index(max_bytes: int, memory: "Memory | None" = None) -> Index:
 def warm_up_compiled() -> None:
     """Compile the functions of the index, or load them from disk; once per process.
 
+    It does nothing where they were compiled ahead.
+
     Logs a warning before it compiles the first that is not on disk: Python writes warnings to standard
     error where a program has set up no logging. Two processes compile then (`FirstCompilation`).
     """
+    from warmpath.indexer.compiled import jit  # noqa: PLC0415
+
+    if jit.AHEAD is not None:
+        return
     from numba.core.event import install_listener  # noqa: PLC0415
 
     from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
-    from warmpath.indexer.compiled.jit import FirstCompilation  # noqa: PLC0415
+    from warmpath.indexer.compiled.first_compilation import FirstCompilation  # noqa: PLC0415
     from warmpath.indexer.compiled.warm_up import warm_up  # noqa: PLC0415
 
     begun = time.monotonic()

@@ -22,10 +22,10 @@ for file in files("xds-protos"):
 PY
 fi
 
-find $packages \( -type d -name tests -o -type d -name testing -path '*/numba/*' -o -type d -name include \) -prune -exec rm -rf {} +
+find $packages \( -type d -name tests -o -type d -name include \) -prune -exec rm -rf {} +
 find $packages \( -name '*.pyi' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' -o -name '*.pxd' -o -name '*.pyx' \) -delete
 # By name: what is bundled in folders *.libs no longer loads when it is stripped.
-for name in aiohttp fastokens hiredis llvmlite multidict tokenizers uvloop xxhash yaml; do
+for name in aiohttp fastokens hiredis multidict tokenizers uvloop xxhash yaml; do
   find $packages -path "*/site-packages/$name/*.so" -exec strip --strip-unneeded {} +
 done
 find $packages -name __pycache__ -prune -exec rm -rf {} +

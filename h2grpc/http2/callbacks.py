@@ -9,44 +9,40 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, types  # type: ignore[attr-defined]
-from numba.extending import intrinsic
 
 from warmpath.h2grpc.http2 import body
 from warmpath.h2grpc.http2 import journal as of
 from warmpath.h2grpc.http2 import library as lib
-from warmpath.h2grpc.http2.compile import callback, inlined
+from warmpath.h2grpc.http2.compile import callback, carray, external, inlined, intrinsic
 from warmpath.h2grpc.http2.library import load_library
 
 load_library()
 
-_LIBRARY: Any = types.ExternalFunction
-_int, _word, _pointer = types.int32, types.intp, types.voidptr
-_recv = _LIBRARY("nghttp2_session_mem_recv", _word(_word, _word, _word))
-_send = _LIBRARY("nghttp2_session_send", _int(_word))
-_consume = _LIBRARY("nghttp2_session_consume_connection", _int(_word, _word))
-_wants_read = _LIBRARY("nghttp2_session_want_read", _int(_word))
-_wants_write = _LIBRARY("nghttp2_session_want_write", _int(_word))
-_submit_trailer = _LIBRARY("nghttp2_submit_trailer", _int(_word, _int, _word, _word))
-_remote_close = _LIBRARY("nghttp2_session_get_stream_remote_close", _int(_word, _int))
-_submit_response = _LIBRARY("nghttp2_submit_response", _int(_word, _int, _word, _word, _word))
-_window = _LIBRARY("nghttp2_session_get_stream_effective_local_window_size", _int(_word, _int))
-_mark = _LIBRARY("nghttp2_session_set_stream_user_data", _int(_word, _int, _word))
-_mark_of = _LIBRARY("nghttp2_session_get_stream_user_data", _word(_word, _int))
-_copy = _LIBRARY("memcpy", _word(_word, _word, _word))
-_compare = _LIBRARY("memcmp", _int(_word, _word, _word))
+_recv = external("nghttp2_session_mem_recv", "intp(intp, intp, intp)")
+_send = external("nghttp2_session_send", "int32(intp)")
+_consume = external("nghttp2_session_consume_connection", "int32(intp, intp)")
+_wants_read = external("nghttp2_session_want_read", "int32(intp)")
+_wants_write = external("nghttp2_session_want_write", "int32(intp)")
+_submit_trailer = external("nghttp2_submit_trailer", "int32(intp, int32, intp, intp)")
+_remote_close = external("nghttp2_session_get_stream_remote_close", "int32(intp, int32)")
+_submit_response = external("nghttp2_submit_response", "int32(intp, int32, intp, intp, intp)")
+_window = external("nghttp2_session_get_stream_effective_local_window_size", "int32(intp, int32)")
+_mark = external("nghttp2_session_set_stream_user_data", "int32(intp, int32, intp)")
+_mark_of = external("nghttp2_session_get_stream_user_data", "intp(intp, int32)")
+_copy = external("memcpy", "intp(intp, intp, intp)")
+_compare = external("memcmp", "int32(intp, intp, intp)")
 
 
-def _pointer_at(_: Any, __: Any) -> Any:
-    """Return an address as a pointer: the types of both, and a function that builds the code."""
+@intrinsic
+def _at(_: Any, __: Any) -> Any:
+    """Return an address as a pointer."""
+    from numba.core.types import intp, voidptr  # noqa: PLC0415  this module is imported without Numba, too
 
     def build(context: Any, builder: Any, ___: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(_pointer))
+        return builder.inttoptr(arguments[0], context.get_value_type(voidptr))
 
-    return _pointer(_word), build
+    return voidptr(intp), build
 
-
-_at: Any = intrinsic(_pointer_at)
 
 _PATH_BYTES, _COLON, _P = len(":path"), ord(":"), ord("p")
 
@@ -73,7 +69,7 @@ def _give_up(numbers: Any) -> None:
         numbers[of.IN_BLOCK] = 0
 
 
-@callback(_int(_word, _word, _pointer))
+@callback("int32(intp, intp, voidptr)")
 def _begin_headers(_: int, __: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     numbers[of.BLOCK_AT] = numbers[of.HEADERS_AT]
@@ -82,7 +78,7 @@ def _begin_headers(_: int, __: int, user: Any) -> int:
     return 0
 
 
-@callback(_int(_word, _word, _word, _word, _word, _word, types.uint8, _pointer))
+@callback("int32(intp, intp, intp, intp, intp, intp, uint8, voidptr)")
 def _header(
     _: int, __: int, name: int, name_size: int, value: int, value_size: int, ___: int, user: Any
 ) -> int:
@@ -132,7 +128,7 @@ def _method(numbers: Any, memory: Any, methods: Any, at: int, end: int) -> int:
     return -1
 
 
-@callback(_int(_word, types.uint8, _int, _word, _word, _pointer))
+@callback("int32(intp, uint8, int32, intp, intp, voidptr)")
 def _chunk(session: int, _: int, stream: int, data: int, size: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     numbers[of.PAYLOAD] += size
@@ -142,7 +138,7 @@ def _chunk(session: int, _: int, stream: int, data: int, size: int, user: Any) -
     return _row(numbers, of.CHUNK, stream, data - numbers[of.INPUT], size)
 
 
-@callback(_int(_word, _pointer, _pointer))
+@callback("int32(intp, voidptr, voidptr)")
 def _frame(session: int, frame: Any, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     # struct nghttp2_frame_hd: length, stream, type, flags
@@ -192,7 +188,7 @@ def _frame(session: int, frame: Any, user: Any) -> int:
     return failed
 
 
-@callback(_int(_word, _word, _int, _pointer))
+@callback("int32(intp, intp, int32, voidptr)")
 def _invalid(_: int, __: int, ___: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     _give_up(numbers)
@@ -200,13 +196,13 @@ def _invalid(_: int, __: int, ___: int, user: Any) -> int:
     return 0
 
 
-@callback(_int(_word, _int, types.uint32, _pointer))
+@callback("int32(intp, int32, uint32, voidptr)")
 def _close(_: int, stream: int, code: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     return _row(numbers, of.CLOSED, stream, code, numbers[of.RESET] == stream)
 
 
-@callback(_word(_word, _int, _word, _word, _pointer, _pointer, _pointer))
+@callback("intp(intp, int32, intp, intp, voidptr, voidptr, voidptr)")
 def _read(  # noqa: PLR0917  as libnghttp2 calls it
     session: int, stream: int, buffer: int, size: int, flags: Any, source: Any, user: Any
 ) -> int:
@@ -237,7 +233,7 @@ def _read(  # noqa: PLR0917  as libnghttp2 calls it
     return filled
 
 
-@callback(_word(_word, _word, _word, _int, _pointer))
+@callback("intp(intp, intp, intp, int32, voidptr)")
 def _put(_: int, data: int, size: int, ___: int, user: Any) -> int:
     """Take bytes to send."""
     numbers = carray(user, of.WORDS, np.int64)
@@ -259,7 +255,7 @@ def _begin(numbers: Any) -> None:
     numbers[of.COUNT] = 0
 
 
-@callback(_word(_word, _word, _word, _pointer))
+@callback("intp(intp, intp, intp, voidptr)")
 def _receive(session: int, data: int, size: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     _begin(numbers)
@@ -274,7 +270,7 @@ def _receive(session: int, data: int, size: int, user: Any) -> int:
     return result
 
 
-@callback(_word(_word, _pointer))
+@callback("intp(intp, voidptr)")
 def _give(session: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     _begin(numbers)
@@ -284,13 +280,11 @@ def _give(session: int, user: Any) -> int:
 
 
 # The interpreter's lock stays held: see `h2grpc.http2.library`.
-receive = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, c.c_char_p, c.c_size_t, lib.Pointer)(
-    _receive.address
-)
+receive = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, c.c_char_p, c.c_size_t, lib.Pointer)(_receive)
 """Give bytes of a client to a session; return how many it took, or a negative error code."""
-send = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, lib.Pointer)(_give.address)
+send = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, lib.Pointer)(_give)
 """Take the bytes to send out of a session; return 0, or a negative error code."""
-READ = _read.address
+READ = _read
 """The function that takes an answer's data out of its `OutgoingBody`."""
 
 
@@ -309,5 +303,5 @@ def callbacks() -> lib.Pointer:
         ("on_stream_close", _close),
         ("send", _put),
     ):
-        getattr(library, f"session_callbacks_set_{name}_callback")(made, function.address)
+        getattr(library, f"session_callbacks_set_{name}_callback")(made, function)
     return made

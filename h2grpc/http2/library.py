@@ -149,7 +149,8 @@ def load_library() -> Library:
     name = "libnghttp2.so.14" if sys.platform == "linux" else ctypes.util.find_library("nghttp2")
     name = name or "libnghttp2"
     try:
-        found = c.PyDLL(name)
+        # Compiled code finds the functions that it calls by their names.
+        found = c.PyDLL(name, c.RTLD_GLOBAL)
     except OSError as error:
         raise LibraryError(f"the system has no libnghttp2: {error}") from error
     said = found.nghttp2_version
@@ -163,11 +164,9 @@ def load_library() -> Library:
         if not hasattr(found, function):
             raise LibraryError(f"libnghttp2 {version} does not limit {attack}")
     try:
-        from llvmlite import binding  # noqa: PLC0415  not in every router
+        import warmpath.h2grpc.http2.compile  # noqa: F401, PLC0415  not in every router
     except ImportError as error:
         raise LibraryError(f"Numba, which calls libnghttp2, is not installed: {error}") from error
-    # Compiled code finds the functions that it calls by their names.
-    binding.load_library_permanently(name)
     return Library(found, version)
 
 

@@ -9,27 +9,23 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, int64
+from warmpath.indexer.compiled.jit import compiled, int64, intrinsic
 
 Words = NDArray[np.int64]
 
 
 @intrinsic
-def _fence(_: Any) -> Any:
+def fence(_: Any) -> Any:
     """Order all reads and writes before it before all that come after it."""
+    from numba.core import types  # noqa: PLC0415  this module is imported without Numba, too
 
     def generate(context: Any, builder: Any, *_: Any) -> Any:
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
     return types.none(), generate
-
-
-fence: Any = _fence
 
 
 @compiled

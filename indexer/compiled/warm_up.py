@@ -103,8 +103,11 @@ def follow_ranks(index: ArrayIndex) -> None:
         other = {**first, "token_ids": list(range(32, 64))}
         say({**other, "block_hashes": [name + 7, name + 8]})
         say({**other, "block_hashes": [name + 9, name + 10]})
+        child = {**other, "parent_block_hash": name + 8, "lora_name": "x"}
+        say({**child, "block_hashes": [name + 15, name + 16]})
         state.doubt()
         say({**other, "block_hashes": [name + 13, name + 14], "lora_name": "x"})
+        say({**child, "block_hashes": [name + 17, name + 18], "parent_block_hash": name + 16})
         say({**first, "block_hashes": [name + 11, name + 12], "token_ids": list(range(64, 96))})
         say({**later, "block_hashes": [name + 5, name + 6]})
         say({"type": "BlockRemoved", "block_hashes": [name + 6]})

@@ -278,7 +278,7 @@ def _call(function: Any, *arguments: Any) -> int:
     kinds = {int: ctypes.c_ssize_t, bytes: ctypes.c_char_p}
     types = [kinds.get(type(one), ctypes.c_void_p) for one in arguments]
     types[-1] = ctypes.c_void_p
-    found: int = ctypes.CFUNCTYPE(ctypes.c_int, *types)(function.address)(*arguments)
+    found: int = ctypes.CFUNCTYPE(ctypes.c_int, *types)(function)(*arguments)
     return found
 
 

@@ -94,7 +94,7 @@ async def test_curl_is_answered_and_told_what_is_not_grpc(body: str) -> None:
 
 
 def test_without_numba_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    monkeypatch.setitem(sys.modules, "warmpath.h2grpc.http2.compile", None)
     with pytest.raises(LibraryError, match="Numba, which calls libnghttp2, is not installed"):
         load_library.__wrapped__()
 

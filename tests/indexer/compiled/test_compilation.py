@@ -12,8 +12,9 @@ import pytest
 from numba.core.event import install_listener
 
 from warmpath.h2grpc.http2.library import LibraryError
-from warmpath.indexer.compiled import jit
+from warmpath.indexer.compiled import first_compilation, jit
 from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.first_compilation import FirstCompilation
 from warmpath.indexer.embedded import embedded_index
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,13 +48,10 @@ def test_one_warning_comes_before_functions_are_compiled_and_says_where_they_are
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    for is_lasting, where in (
-        (True, f"kept in {jit._settings.CACHE_DIR}"),
-        (False, "this process only"),
-    ):
-        monkeypatch.setattr(jit, "_IS_LASTING", is_lasting)
+    for is_lasting, where in ((True, f"kept in {jit.folder()}"), (False, "this process only")):
+        monkeypatch.setattr(jit, "IS_LASTING", is_lasting)
         caplog.clear()
-        with install_listener("numba:compile", jit.FirstCompilation()):
+        with install_listener("numba:compile", FirstCompilation()):
             assert [numba.njit(lambda one: one + 1)(1) for _ in range(2)] == [2, 2]
         (said,) = caplog.messages
         assert said.startswith("compiling the index of warmpath: once, ")
@@ -64,13 +62,13 @@ def test_a_second_process_compiles_a_part_where_there_is_a_processor_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    monkeypatch.setattr(jit, "_IS_LASTING", True)
+    monkeypatch.setattr(jit, "IS_LASTING", True)
     told = tmp_path / "told"
     program = (
         f"from warmpath.indexer.compiled import jit; open({str(told)!r}, 'x').write(jit.__file__)"
     )
-    monkeypatch.setattr(jit, "HELP", program)
-    with install_listener("numba:compile", first := jit.FirstCompilation()):
+    monkeypatch.setattr(first_compilation, "HELP", program)
+    with install_listener("numba:compile", first := FirstCompilation()):
         numba.njit(lambda one: one + 1)(1)
         numba.njit(lambda one: one + 2)(1)
         first.await_helper()
@@ -86,19 +84,12 @@ def test_a_function_for_compiled_callers_alone_is_compiled_once_for_all_constant
 
 
 def test_nothing_is_said_or_left_to_compile_when_the_index_is_loaded_from_disk() -> None:
-    """What other compiled functions call is compiled with them; what Python calls is used at once."""
     embedded_index(1 << 24)
     script = (
-        "import pkgutil, importlib, warmpath.indexer.compiled as package\n"
+        "from warmpath.indexer.compiled import jit\n"
         "from warmpath.indexer.embedded import embedded_index\n"
         "embedded_index(1 << 24)\n"
-        "modules = pkgutil.walk_packages(package.__path__, 'warmpath.indexer.compiled.')\n"
-        "names = [one.name for one in modules]\n"
-        "values = [vars(importlib.import_module(name)).values() for name in names]\n"
-        "functions = {one for each in values for one in each if hasattr(one, 'py_func')}\n"
-        "called = {name for one in functions for name in one.py_func.__code__.co_names}\n"
-        "used = {one.__name__ for one in functions if one.signatures}\n"
-        "print(*{one.__name__ for one in functions} - called - used)\n"
+        "print(*(name for name, one in jit.FUNCTIONS.items() if not one.signatures))\n"
     )
     assert not run(script)
 
@@ -114,7 +105,7 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
         "import numpy as np\n"
         "places, words = np.zeros(4, np.uint32), np.zeros((1, 2), np.uint64)\n"
         "refill(places, words, places, np.zeros(4, np.uint64))\n"
-        "print(jit._settings.CACHE_DIR, sum(refill.stats.cache_hits.values()))\n"
+        "print(jit.folder(), sum(refill.stats.cache_hits.values()))\n"
     )
     folder, hits = run(script, cwd=tmp_path)
     assert folder.startswith(str(package))
@@ -139,11 +130,11 @@ def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(tmp_path
     found = set()
     for number in (1, 2):
         layout.write_text(f"WIDTH = {number}\n", encoding="utf-8")
-        found.add(jit._digest(tmp_path))
+        found.add(jit.digest_of(tmp_path))
     layout.rename(tmp_path / "other.py")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "more.py").write_text("DEPTH = 1\n", encoding="utf-8")
-    found.add(jit._digest(tmp_path))
+    found.add(jit.digest_of(tmp_path))
     assert len(found) == 3
 
 
