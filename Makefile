@@ -216,7 +216,7 @@ test-sglang: setup ## beside SGLang's own caches on this CPU (Python 3.11; 1.4 G
 	WARMPATH_SGLANG_FOLDER=$(abspath $(SGLANG)) $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 tests/engines/sglang/live_sglang.py
 
 test-compose: setup $(ENVOY) $(DEPLOY) ## both images and both profiles of docker-compose.yml on a Docker engine, its own where none answers (root, docker.io, debootstrap)
-	$(BIN)/python -m pytest --timeout 1800 tests/compose/live_compose.py
+	@timeout --foreground --kill-after 10 900 $(BIN)/python -m pytest --timeout 840 tests/compose/live_compose.py
 
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publishers and Redis say
