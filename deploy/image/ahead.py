@@ -1,10 +1,11 @@
-"""Compiles ahead all functions that Numba compiles for a router, so that an image needs neither Numba nor LLVM.
+"""Compiles ahead all that Numba compiles for a router, so that an image needs neither Numba nor LLVM.
 
-Usage: python ahead.py FOLDER, with a C compiler and the headers of Python and NumPy. FOLDER gets two shared
-objects (`indexer.compiled.jit` and `h2grpc.http2.compile` load them): functions that Python calls, each for
-the types that it is called with today, and functions that libnghttp2 calls.
+Usage: python ahead.py FOLDER, with a compiler of C and C++, and the headers of Python and NumPy.
 
-Numba's own `pycc` writes the module, with the few functions of C that compiled code needs of Numba. It knows
+FOLDER gets two shared objects, which `indexer.compiled.jit` and `h2grpc.http2.compile` load: functions
+that Python calls, each for the types that it is called with today, and functions that libnghttp2 calls.
+
+Numba's own `pycc` writes them, with the few functions of C that compiled code needs of Numba. It knows
 neither this project's options of compilation nor functions for C to call: these come from here.
 """
 
@@ -17,14 +18,16 @@ from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import nrtdynmod
 from numba.pycc.cc import CC
-from numba.pycc.compiler import ExportEntry, ModuleCompiler
+from numba.pycc.compiler import ModuleCompiler
 
 
 class _Module(ModuleCompiler):  # type: ignore[misc]
-    """One shared object: `options` has those of each function of Python, `callbacks` the functions for C."""
+    """One shared object."""
 
     options: dict[str, dict[str, Any]]
+    """Numba's options of each function that Python calls."""
     callbacks: dict[str, Any]
+    """The functions that C calls."""
 
     def _cull_exports(self) -> Any:
         """Compile all, and choose which symbols the shared object shows, as `_ModuleCompiler` does."""

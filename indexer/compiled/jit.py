@@ -143,8 +143,8 @@ def _is_writable(path: Path) -> bool:
 def _keep() -> tuple[bool, bool]:
     """Choose a folder for compiled code; return whether there is one, and whether it is lasting.
 
-    On a read-only file system, compiled code that is there is copied to a private temporary folder: Numba
-    uses only folders that it can write to.
+    On a read-only file system, compiled code that is there is copied to a private temporary folder,
+    since Numba uses only folders that it can write to.
     """
     if AHEAD is not None:
         return False, False
