@@ -134,6 +134,7 @@ def _python(folder: Path, end: float) -> Path:
         (local / "bin" / name).symlink_to("python3.11")
     for library in base.glob("lib/libpython3*"):
         shutil.copy(library, local / "lib", follow_symlinks=False)
+    shutil.copytree(base / "include" / "python3.11", local / "include" / "python3.11")
     left_out = shutil.ignore_patterns("site-packages", "__pycache__", "test", "config-3.11*")
     shutil.copytree(base / "lib" / "python3.11", local / "lib" / "python3.11", ignore=left_out)
     setup = "ldconfig && python -m ensurepip && rm -rf /var/lib/apt/lists/* /var/cache/apt/*"
