@@ -1,4 +1,4 @@
-"""Label selectors, as apimachinery's `labels.Parse` takes or refuses them (selector_test.go has most)."""
+"""Label selectors, as apimachinery's `labels.Parse` takes or refuses them."""
 
 import re
 
