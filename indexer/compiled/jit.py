@@ -41,7 +41,8 @@ def digest_of(*sources: Path) -> str:
     return digest.hexdigest()
 
 
-AHEAD_NAME = f"warmpath_index_{digest_of(*SOURCES)}"
+_DIGEST = digest_of(*SOURCES)
+AHEAD_NAME = f"warmpath_index_{_DIGEST}"
 
 
 def _ahead() -> ModuleType | None:
@@ -148,7 +149,7 @@ def _keep() -> tuple[bool, bool]:
     """
     if AHEAD is not None:
         return False, False
-    name = f"{_numba.__version__}-{digest_of(*SOURCES)}"
+    name = f"{_numba.__version__}-{_DIGEST}"
     settings = _numba.config
     if settings.CACHE_DIR:
         settings.CACHE_DIR = str(Path(settings.CACHE_DIR) / name)
